@@ -1,0 +1,169 @@
+// tamis run: one case from file to result.
+#include "run.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+
+namespace tamis::cli {
+namespace {
+
+// Long work says so, where somebody is watching.
+void progress(const char* text) {
+  if (isatty(STDERR_FILENO)) fmt::print(stderr, "{} ...\n", text);
+}
+
+template <class T>
+Error largest_error(const std::vector<float>& got, const std::vector<T>& want) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double g = static_cast<double>(got[i]), w = static_cast<double>(want[i]);
+    if (g == w || (std::isnan(g) && std::isnan(w))) continue;  // also equal infinities
+    difference = std::isnan(g - w) ? INFINITY : std::fmax(difference, std::fabs(g - w));
+    if (std::isfinite(w)) size = std::fmax(size, std::fabs(w));
+  }
+  return {difference, size > 0 ? difference / size : 0};
+}
+
+Status write_result(const RunOptions& options, const Problem& p, const Shape& s, const reference::Sets& sets,
+                    const Computed& values) {
+  const int64_t count = static_cast<int64_t>(sets.tokens.size());
+  std::vector<int64_t> slots;
+  io::NamedTensors tensors{
+      {"out", dense_view(values.out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim})},
+      {"lse", dense_view(values.lse.data(), DType::kF32, {s.total_q, s.q_heads})}};
+  if (options.dump_index) {
+    slots = reference::physical_slots(p, sets);
+    const int64_t offsets = static_cast<int64_t>(sets.indptr.size());
+    tensors.push_back({"set_indptr", dense_view(sets.indptr.data(), DType::kI64, {offsets})});
+    tensors.push_back({"set_tokens", dense_view(sets.tokens.data(), DType::kI32, {count})});
+    tensors.push_back({"set_slots", dense_view(slots.data(), DType::kI64, {count})});
+  }
+  return io::write_tensors(options.out, tensors);
+}
+
+Status write_map(const std::string& file, const Problem& p, const reference::Sets& sets, int64_t block) {
+  const Result<std::string> svg = draw_map(p, sets, block);
+  if (!svg.ok()) return svg.status();
+  std::ofstream out(file, std::ios::binary);
+  out << *svg;
+  out.close();
+  if (!out) return {Code::kIoError, fmt::format("map: cannot write {}", file)};
+  return {};
+}
+
+Result<FullComparison> compare_with_full(const Problem& p, Backend backend, const RunOptions& options,
+                                         const Computed& sparse, int64_t q_heads) {
+  progress("full attention");
+  Problem full = p;
+  full.candidates = CandidateView::all();
+  RunOptions full_options = options;
+  full_options.path = "auto";
+  const Result<Computed> answer = compute(full, backend, full_options);
+  if (!answer.ok()) return answer.status();
+  return FullComparison{.error = largest_error(sparse.out, answer->out),
+                        .mass = kept_mass({sparse.lse.begin(), sparse.lse.end()},
+                                          {answer->lse.begin(), answer->lse.end()}, q_heads),
+                        .total_us = answer->time.total};
+}
+
+Status account(const Problem& p, const reference::Sets& sets, RunReport* report) {
+  const Result<Accounting> tiles = explain(p, sets, {.tile = kReportTile});
+  if (!tiles.ok()) return tiles.status();
+  const Result<Accounting> blocks = explain(p, sets, {.tile = report->computed.block});
+  if (!blocks.ok()) return blocks.status();
+  report->account = *tiles;
+  report->blocks = blocks->tiles.aligned;
+  if (report->choice.backend == Backend::kReference) {
+    report->computed.tiles = tiles->tiles.packed;
+    report->computed.columns = tiles->tiles.selected_tokens;
+  }
+  return {};
+}
+
+Status run_case(const RunOptions& options, RunReport* report) {
+  const Result<io::Case> found = io::read_case(options.file);
+  if (!found.ok()) return found.status();
+  const Problem& p = found->problem;
+  const Result<Shape> shape = describe(p);
+  if (!shape.ok()) return shape.status();
+  const Result<Choice> choice = choose_backend(options);
+  if (!choice.ok()) return choice.status();
+  report->choice = *choice;
+  report->shape = *shape;
+  for (int64_t b = 0; b < shape->requests; ++b) report->kv_tokens += p.cache.kv_len.at<int32_t>({b});
+
+  progress("attention");
+  Result<Computed> computed = compute(p, choice->backend, options);
+  if (!computed.ok()) return computed.status();
+  report->computed = std::move(*computed);
+  const Result<reference::Sets> sets = sets_of(p, choice->backend, options.block);
+  if (!sets.ok()) return sets.status();
+  if (Status s = account(p, *sets, report); !s.ok()) return s;
+  if (options.check) {
+    progress("float64 reference");
+    const Result<reference::Answer> answer = reference::forward(p);
+    if (!answer.ok()) return answer.status();
+    report->check = largest_error(report->computed.out, answer->output.out);
+  }
+  if (options.compare_full) {
+    Result<FullComparison> full =
+        compare_with_full(p, choice->backend, options, report->computed, shape->q_heads);
+    if (!full.ok()) return full.status();
+    report->full = std::move(*full);
+  }
+  const int64_t cell = shape->page_size > 0 ? shape->page_size : report->computed.block;
+  if (!options.map.empty())
+    if (Status s = write_map(options.map, p, *sets, cell); !s.ok()) return s;
+  if (options.out.empty()) return {};
+  return write_result(options, p, *shape, *sets, report->computed);
+}
+
+int run(const RunOptions& options) {
+  RunReport report;
+  if (Status s = run_case(options, &report); !s.ok()) return fail(s);
+  if (options.json) {
+    fmt::print("{}\n", report_json(report).dump(1));
+  } else {
+    fmt::print("{}", report_text(report, options));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int* exit) {
+  auto o = std::make_shared<RunOptions>();
+  CLI::App* c = app.add_subcommand("run", "Run a case: attention over its candidates");
+  c->add_option("CASE", o->file, "Case file (docs/case-format.md)")->required();
+  c->add_option("--out", o->out, "Write out, lse (and the sets) to this safetensors file");
+  c->add_option("--map", o->map, "Write an SVG map of rows x blocks to this file");
+  c->add_option("--backend", o->backend, "Who computes; a named backend is never left")
+      ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}))
+      ->capture_default_str();
+  c->add_option("--path", o->path, "How K and V are reached")
+      ->check(CLI::IsMember({"auto", "direct", "gather", "dense"}))
+      ->capture_default_str();
+  c->add_option("--fallback", o->fallback, "Whether another path may stand in for one that is missing")
+      ->check(CLI::IsMember({"allow", "refuse"}))
+      ->capture_default_str();
+  c->add_option("--block", o->block, "Tokens of a logical block: 16, 32, 64 or 128")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--splits", o->splits, "KV splits of each row")->check(CLI::PositiveNumber);
+  c->add_option("--threads", o->threads, "CPU threads (default: all; the reference uses one)")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--isa", o->isa, "CPU instruction set: avx512, avx2 or plain (default: the best here)");
+  c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu)")
+      ->check(CLI::Range(1, 100000));
+  c->add_flag("--backward", o->backward, "Also compute gradients");
+  c->add_flag("--dump-index", o->dump_index, "Also write the sets: set_indptr, set_tokens, set_slots");
+  c->add_flag("--check", o->check, "Compare with the float64 reference");
+  c->add_flag("--compare-full", o->compare_full, "Compare with full attention: error and kept softmax mass");
+  c->add_flag("--json", o->json, "One JSON object instead of a table");
+  c->callback([o, exit] { *exit = run(*o); });
+}
+
+}  // namespace tamis::cli

@@ -1,0 +1,82 @@
+// One run of a case: what was asked, what came out, and how it is told.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli.h"
+#include "tamis/attention.h"
+#include "tamis/device.h"
+#include "tamis/explain.h"
+#include "tamis/io.h"
+#include "tamis/reference.h"
+
+namespace tamis::cli {
+
+struct RunOptions {
+  std::string file, out, map;
+  std::string backend = "auto", path = "auto", fallback = "allow", isa;
+  int32_t block = 0, splits = 0, threads = 0, repeat = 1;  // 0: the plan chooses
+  bool backward = false, dump_index = false, check = false, compare_full = false, json = false;
+};
+
+// The backend a run uses and why, when it is not simply the one that was named.
+struct Choice {
+  Backend backend = Backend::kReference;
+  std::string reason;
+};
+
+// Section 10: a named backend is never left; `auto` takes the best there is, with a reason.
+Result<Choice> choose_backend(const RunOptions& options);
+
+struct Times {
+  double normalize = 0, plan = 0, attention = 0, merge = 0, total = 0;  // us
+};
+
+// What a backend made of a problem.
+struct Computed {
+  std::vector<float> out{}, lse{};
+  CandidateCounts candidates{};
+  int64_t empty_rows = 0;
+  std::string path{}, reason{};
+  int64_t block = 0, tiles = 0, columns = 0;  // columns: K/V rows brought in, over KV heads
+  int64_t splits = 1, workspace_bytes = 0, tasks = 0;
+  Percentiles task_blocks{};
+  Times time{};
+};
+
+Result<Computed> compute(const Problem& problem, Backend backend, const RunOptions& options);
+
+// The sets the backend worked on: the reference's own, or those of the normalized index.
+Result<reference::Sets> sets_of(const Problem& problem, Backend backend, int32_t block);
+
+// Largest difference, alone and relative to the largest reference magnitude.
+struct Error {
+  double absolute = 0, relative = 0;
+};
+
+// Against full attention over the same queries and cache.
+struct FullComparison {
+  Error error;
+  KeptMass mass;
+  double total_us = 0;
+};
+
+struct RunReport {
+  Choice choice;
+  Shape shape;
+  int64_t kv_tokens = 0;  // sum of kv_len
+  Computed computed;
+  Accounting account;  // at tiles of 64
+  int64_t blocks = 0;  // of computed.block tokens, over (row, KV head served)
+  std::optional<Error> check;
+  std::optional<FullComparison> full;
+};
+
+inline constexpr int64_t kReportTile = 64;
+
+Json report_json(const RunReport& report);
+std::string report_text(const RunReport& report, const RunOptions& options);
+
+}  // namespace tamis::cli

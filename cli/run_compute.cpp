@@ -1,0 +1,152 @@
+// How each backend computes a problem for `tamis run`.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "run.h"
+
+namespace tamis::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
+
+Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
+
+// The reference has one way of computing. With --fallback allow it stands in for another path or split count,
+// and the reason says so.
+Status reference_reason(const RunOptions& options, std::string* reason) {
+  std::string missing;
+  if (options.path == "dense") missing = "path dense";
+  if (options.splits > 1) missing += fmt::format("{}{} splits", missing.empty() ? "" : ", ", options.splits);
+  if (missing.empty()) return {};
+  *reason = fmt::format("the reference computes each row whole and directly, not with {}", missing);
+  return options.fallback == "refuse" ? unsupported("fallback: " + *reason) : Status();
+}
+
+Result<Computed> compute_reference(const Problem& p, const RunOptions& options) {
+  Computed c{.path = "direct", .block = options.block ? options.block : kReportTile};
+  if (Status s = reference::supports(p); !s.ok()) return s;
+  if (Status s = reference_reason(options, &c.reason); !s.ok()) return s;
+  const auto start = Clock::now();
+  const Result<reference::Sets> sets = reference::build_sets(p);
+  if (!sets.ok()) return sets.status();
+  const auto normalized = Clock::now();
+  const Result<reference::Output> output = reference::attend(p, *sets);
+  if (!output.ok()) return output.status();
+  const auto end = Clock::now();
+  c.out.assign(output->out.begin(), output->out.end());
+  c.lse.assign(output->lse.begin(), output->lse.end());
+  c.candidates = sets->counts;
+  c.empty_rows = sets->empty_rows;
+  c.time = {.normalize = microseconds(normalized - start),
+            .attention = microseconds(end - normalized),
+            .total = microseconds(end - start)};
+  return c;
+}
+
+Path path_of(const std::string& name) {
+  return name == "direct" ? Path::kDirect : name == "dense" ? Path::kDense : Path::kAuto;
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Each stage's median over the repeats.
+Times medians(const std::vector<Times>& all) {
+  Times result;
+  for (double Times::*stage :
+       {&Times::normalize, &Times::plan, &Times::attention, &Times::merge, &Times::total}) {
+    std::vector<double> values;
+    for (const Times& t : all) values.push_back(t.*stage);
+    result.*stage = median(std::move(values));
+  }
+  return result;
+}
+
+Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions& options) {
+  Context context(options.threads);
+  if (!options.isa.empty())
+    if (Status status = context.use_isa(options.isa); !status.ok()) return status;
+  Computed c;
+  c.out.resize(s.total_q * s.q_heads * s.v_head_dim);
+  c.lse.resize(s.total_q * s.q_heads);
+  const OutView out{.out = mutable_view(c.out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim}),
+                    .lse = mutable_view(c.lse.data(), DType::kF32, {s.total_q, s.q_heads})};
+  const ForwardOptions forward_options{
+      .normalize = {.block = options.block},
+      .plan = {.path = path_of(options.path),
+               .fallback = options.fallback == "refuse" ? Fallback::kRefuse : Fallback::kAllow,
+               .splits = options.splits}};
+  ForwardReport r;
+  std::vector<Times> times;
+  for (int i = 0; i < options.repeat; ++i) {
+    if (Status status = forward(p, forward_options, out, context, &r); !status.ok()) return status;
+    times.push_back({r.normalize_us, r.plan_us, r.counters.attention_us, r.counters.merge_us, r.total_us});
+  }
+  c.candidates = r.index.counts;
+  for (int64_t i = 0; i < s.total_q; ++i)  // counted per index head, as the contract does
+    for (int64_t g = 0; g < s.index_heads; ++g)
+      c.empty_rows += c.lse[i * s.q_heads + g * (s.q_heads / s.index_heads)] == -INFINITY;
+  c.path = path_name(r.path);
+  c.reason = r.reason;
+  c.block = r.block;
+  c.tiles = r.counters.tiles;
+  c.columns = r.counters.tokens_loaded;
+  c.splits = r.schedule.most_parts;
+  c.workspace_bytes = r.schedule.workspace_bytes;
+  c.tasks = r.schedule.tasks;
+  c.task_blocks = r.schedule.task_blocks;
+  c.time = medians(times);
+  return c;
+}
+
+}  // namespace
+
+Result<Choice> choose_backend(const RunOptions& options) {
+  if (options.backend == "reference") return Choice{Backend::kReference, ""};
+  if (options.backend == "cpu") return Choice{Backend::kCpu, ""};
+  const auto devices = cuda_devices();
+  if (options.backend == "cuda") {
+    if (!devices.ok()) return devices.status();
+    return unsupported("backend: this build has no CUDA attention kernels; nearest: cpu");
+  }
+  return Choice{Backend::kCpu,
+                devices.ok() ? "auto: this build has no CUDA attention kernels" : "auto: no CUDA device"};
+}
+
+Result<Computed> compute(const Problem& problem, Backend backend, const RunOptions& options) {
+  const Result<Shape> shape = describe(problem);
+  if (!shape.ok()) return shape.status();
+  if (shape->index_only)
+    return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
+  if (options.backward) return unsupported("backward: gradients are not built; nearest: forward");
+  if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
+  return backend == Backend::kCpu ? compute_cpu(problem, *shape, options)
+                                  : compute_reference(problem, options);
+}
+
+Result<reference::Sets> sets_of(const Problem& problem, Backend backend, int32_t block) {
+  if (backend == Backend::kReference) return reference::build_sets(problem);
+  const Result<IndexSet> index = normalize(problem, {.block = block});
+  if (!index.ok()) return index.status();
+  reference::Sets sets;
+  sets.indptr = {0};
+  sets.counts = index->stats().counts;
+  const int64_t queries = problem.query.q.shape[0];
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t g = 0; g < problem.candidates.index_heads; ++g) {
+      const std::vector<int32_t> set = expand_set(problem, index->view(), i, g);
+      sets.empty_rows += set.empty();
+      sets.tokens.insert(sets.tokens.end(), set.begin(), set.end());
+      sets.indptr.push_back(static_cast<int64_t>(sets.tokens.size()));
+    }
+  return sets;
+}
+
+}  // namespace tamis::cli

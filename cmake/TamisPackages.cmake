@@ -1,0 +1,26 @@
+# Third-party packages, only those that the options ask for. None of them is part of the public interface.
+
+function(tamis_require package debian without)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "tamis: ${package} was not found. Install it (Debian and Ubuntu: ${debian}) or configure with ${without}.")
+  endif()
+endfunction()
+
+if(TAMIS_CLI AND NOT TAMIS_IO)
+  message(STATUS "tamis: TAMIS_IO is OFF, so the command is not built")
+  set(TAMIS_CLI OFF)
+endif()
+
+if(TAMIS_IO)
+  tamis_require(nlohmann_json nlohmann-json3-dev -DTAMIS_IO=OFF)
+endif()
+if(TAMIS_CLI)
+  tamis_require(CLI11 libcli11-dev -DTAMIS_CLI=OFF)
+  tamis_require(fmt libfmt-dev -DTAMIS_CLI=OFF)
+endif()
+if(TAMIS_TESTS)
+  tamis_require(GTest libgtest-dev -DTAMIS_TESTS=OFF)
+  tamis_require(rapidcheck librapidcheck-dev -DTAMIS_TESTS=OFF)
+  find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
+endif()

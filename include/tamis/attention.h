@@ -1,0 +1,91 @@
+// Running attention: a planned step, or everything at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tamis/bundle.h"
+#include "tamis/index.h"
+#include "tamis/plan.h"
+#include "tamis/problem.h"
+#include "tamis/status.h"
+#include "tamis/tensor.h"
+
+namespace tamis {
+
+// The CPU threads of a caller. One call at a time may use a Context. The library makes no thread of its own.
+class Context {
+ public:
+  explicit Context(int threads = 0);  // 0: as many as the machine has
+  ~Context();
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+
+  int threads() const;
+
+  // The instruction set the CPU kernels use: one of cpu_isas(), the best this machine has unless told
+  // otherwise. `unsupported` when the build or the machine lacks it.
+  Status use_isa(const std::string& name);
+  const std::string& isa() const { return isa_; }
+
+  class Pool;  // private to src/core
+  Pool& pool() { return *pool_; }
+
+ private:
+  std::unique_ptr<Pool> pool_;
+  std::string isa_;
+};
+
+// Where results go. Dense or strided in any way; out f32, f16 or bf16; lse f32 or absent.
+struct OutView {
+  MutableTensorView out{};  // [total_q, Hq, Dv]
+  MutableTensorView lse{};  // [total_q, Hq]
+};
+
+// Counts of one run. The caller's; nothing is kept by the library.
+struct RunCounters {
+  int64_t tasks = 0, tiles = 0;
+  int64_t tokens_loaded = 0;  // K/V rows brought in, per KV head
+  int64_t rows_redone = 0;    // query rows computed again because a neighbour's K or V was not finite
+  int64_t empty_rows = 0;     // (query, query head) with an empty set
+  double attention_us = 0, merge_us = 0;
+};
+
+// Runs one planned step on the host. `workspace` holds the partial states (partial_bytes) and is dead
+// afterwards; it need not be initialized. Bitwise equal for any thread count and any order of tasks. Fails
+// before anything is read: stale_plan when plan, schedule and bundles do not belong together,
+// workspace_too_small with the bytes needed.
+Status run(const Plan& plan, const Problem& problem, const BundleView& bundles, const Schedule& schedule,
+           const OutView& out, std::span<std::byte> workspace, Context& context,
+           RunCounters* counters = nullptr);
+
+struct ForwardOptions {
+  NormalizeOptions normalize{};
+  BundleOptions bundle{};
+  PlanOptions plan{};
+};
+
+// What a forward did, stage by stage.
+struct ForwardReport {
+  Path path = Path::kDirect;
+  std::string reason;
+  int32_t block = 0, tile = 0;
+  IndexStats index;
+  BundleStats bundles;
+  ScheduleStats schedule;
+  RunCounters counters;
+  double normalize_us = 0, plan_us = 0, total_us = 0;  // attention and merge are in `counters`
+};
+
+// normalize, bundle, plan, schedule, run. Allocates what it needs. The CPU backend only.
+Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
+               ForwardReport* report = nullptr);
+
+// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512", "avx2",
+// "plain".
+std::vector<std::string> cpu_isas();
+
+}  // namespace tamis

@@ -1,0 +1,28 @@
+// What this build and this machine can run on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tamis/status.h"
+
+namespace tamis {
+
+enum class Backend : int { kReference, kCpu, kCuda };
+const char* backend_name(Backend backend);
+
+struct CudaDevice {
+  std::string name;
+  int ordinal, major, minor;  // compute capability
+  int multiprocessors;
+  int driver, runtime;  // as CUDA counts: 13000 is 13.0
+  size_t memory_bytes;
+};
+
+// The visible CUDA devices. device_error, with the reason, where there is none or the build has no CUDA.
+Result<std::vector<CudaDevice>> cuda_devices();
+
+// True when the library was built with the CUDA backend, whether or not a device is present.
+bool built_with_cuda();
+
+}  // namespace tamis

@@ -1,0 +1,90 @@
+// forward(): normalize -> bundle -> plan -> schedule -> run. Nothing else.
+#include <chrono>
+
+#include "core/checks.h"
+#include "kernels/cpu/run.h"
+#include "tamis/attention.h"
+
+namespace tamis {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::micro>(to - from).count();
+}
+
+// The left half of the line: what `run` needs beside the problem.
+struct Prepared {
+  IndexSet index;
+  Bundles bundles;
+  Plan plan;
+  Schedule schedule;
+  double normalize_us = 0, plan_us = 0;
+};
+
+Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) {
+  Prepared p;
+  NormalizeOptions normalize_options = options.normalize;
+  PlanOptions plan_options = options.plan;
+  normalize_options.all_blocks =
+      plan_options.path == Path::kDense ||
+      (plan_options.path == Path::kAuto && problem.candidates.form == CandidateForm::kAll);
+  for (bool settled = false; !settled;) {
+    const auto start = Clock::now();
+    TAMIS_RETURN_IF_ERROR(normalize_into(problem, normalize_options, &p.index));
+    const auto normalized = Clock::now();
+    Result<Bundles> bundles = bundle(problem, p.index, options.bundle);
+    if (!bundles.ok()) return bundles.status();
+    p.bundles = std::move(*bundles);
+    const Capacities capacities = capacities_of(problem, p.bundles.view());
+    Result<Plan> plan = make_plan(problem, capacities, p.index.view().block, plan_options);
+    if (!plan.ok()) return plan.status();
+    p.plan = std::move(*plan);
+    p.normalize_us += microseconds(start, normalized);
+    p.plan_us += microseconds(normalized, Clock::now());
+    // A plan that turned to the dense path wants every block; the sets stay what they are.
+    settled = normalize_options.all_blocks || p.plan.path != Path::kDense;
+    normalize_options.all_blocks = true;
+  }
+  const auto planned = Clock::now();
+  Result<Schedule> made = schedule(p.plan, p.bundles.view());
+  if (!made.ok()) return made.status();
+  p.schedule = std::move(*made);
+  p.plan_us += microseconds(planned, Clock::now());
+  return p;
+}
+
+}  // namespace
+
+Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
+               ForwardReport* report) {
+  const auto start = Clock::now();
+  const Result<Shape> shape = describe(problem);
+  if (!shape.ok()) return shape.status();
+  if (shape->index_only) return invalid("q", "tensor is missing, an index-only problem has no values");
+  TAMIS_RETURN_IF_ERROR(cpu::supports(problem, *shape));  // arguments are judged before candidates
+  const Result<Prepared> prepared = prepare(problem, options);
+  if (!prepared.ok()) return prepared.status();
+  const Prepared& p = *prepared;
+
+  std::vector<std::byte> workspace(partial_bytes(p.plan, p.schedule));
+  RunCounters counters;
+  TAMIS_RETURN_IF_ERROR(
+      run(p.plan, problem, p.bundles.view(), p.schedule, out, workspace, context, &counters));
+  if (report == nullptr) return {};
+  *report = {.path = p.plan.path,
+             .reason = p.plan.reason,
+             .block = p.plan.block,
+             .tile = p.plan.tile,
+             .index = p.index.stats(),
+             .bundles = p.bundles.stats(),
+             .schedule = p.schedule.stats,
+             .counters = counters,
+             .normalize_us = p.normalize_us,
+             .plan_us = p.plan_us,
+             .total_us = microseconds(start, Clock::now())};
+  return {};
+}
+
+}  // namespace tamis

@@ -1,0 +1,178 @@
+// The stages between a problem and a run, one call each.
+#include "capi/handles.h"
+#include "capi/options.h"
+#include "capi/problem.h"
+#include "capi/structs.h"
+
+namespace tamis::capi {
+
+Status need_current(const tamis_bundles* bundles) {
+  TAMIS_RETURN_IF_ERROR(need("bundles", bundles));
+  if (bundles->index->generation == bundles->generation) return {};
+  return {Code::kStalePlan, "bundles: their index set was filled again; make them anew"};
+}
+
+bool same_step(const Shape& then, const Shape& now) {
+  return then.requests == now.requests && then.total_q == now.total_q && then.q_heads == now.q_heads &&
+         then.kv_heads == now.kv_heads && then.index_heads == now.index_heads &&
+         then.page_size == now.page_size && then.pages <= now.pages && then.kv_rows <= now.kv_rows;
+}
+
+namespace {
+
+// Bundles and index sets speak of the rows of one problem.
+Status check_same(const char* name, const Problem& problem, const IndexState& index) {
+  const Result<Shape> shape = describe(problem);
+  if (!shape.ok()) return shape.status();
+  if (same_step(index.shape, *shape)) return {};
+  return invalid(name, "of a problem of another shape than this one");
+}
+
+Status normalize_c(const tamis_problem* problem, const tamis_normalize_options* options, IndexState* state) {
+  Problem p;
+  NormalizeOptions o;
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kLists, &p));
+  TAMIS_RETURN_IF_ERROR(read_options(options, &o));
+  TAMIS_RETURN_IF_ERROR(normalize_into(p, o, &state->set));
+  state->shape = *describe(p);
+  state->made = true;
+  return {};
+}
+
+Status bundle_c(const tamis_problem* problem, const tamis_index_set* index,
+                const tamis_bundle_options* options, tamis_bundles* out) {
+  Problem p;
+  BundleOptions o;
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kLists, &p));
+  TAMIS_RETURN_IF_ERROR(need("index", index));
+  TAMIS_RETURN_IF_ERROR(read_options(options, &o));
+  TAMIS_RETURN_IF_ERROR(check_same("index", p, *index->state));
+  Result<Bundles> made = bundle(p, index->state->set, o);
+  if (!made.ok()) return made.status();
+  out->bundles = std::move(*made);
+  out->generation = index->state->generation;
+  out->index = index->state;
+  return {};
+}
+
+Status capacities_c(const tamis_problem* problem, const tamis_bundles* bundles, tamis_capacities* out) {
+  Problem p;
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kShapes, &p));
+  TAMIS_RETURN_IF_ERROR(need_current(bundles));
+  TAMIS_RETURN_IF_ERROR(check_struct("capacities", out));
+  TAMIS_RETURN_IF_ERROR(check_same("bundles", p, *bundles->index));
+  const Capacities c = capacities_of(p, bundles->bundles.view());
+  write_struct<tamis_capacities>({.struct_size = sizeof(tamis_capacities),
+                                  .requests = c.requests,
+                                  .queries = c.queries,
+                                  .rows = c.rows,
+                                  .entries = c.entries,
+                                  .row_entries = c.row_entries,
+                                  .group_rows = c.group_rows},
+                                 out);
+  return {};
+}
+
+Status plan_c(const tamis_problem* problem, const tamis_capacities* capacities, int32_t block,
+              const tamis_plan_options* options, tamis_plan* out) {
+  Problem p;
+  tamis_capacities c{};
+  PlanOptions o;
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kShapes, &p));
+  TAMIS_RETURN_IF_ERROR(read_struct("capacities", capacities, &c));
+  TAMIS_RETURN_IF_ERROR(read_options(options, &o));
+  Result<Plan> made = make_plan(p,
+                                {.requests = c.requests,
+                                 .queries = c.queries,
+                                 .rows = c.rows,
+                                 .entries = c.entries,
+                                 .row_entries = c.row_entries,
+                                 .group_rows = c.group_rows},
+                                block, o);
+  if (!made.ok()) return made.status();
+  out->plan = std::move(*made);
+  return {};
+}
+
+}  // namespace
+}  // namespace tamis::capi
+
+using tamis::Status;
+using namespace tamis::capi;
+
+extern "C" {
+
+int32_t tamis_index_set_create(tamis_index_set** index, tamis_error* error) {
+  return create("index", index, error);
+}
+void tamis_index_set_destroy(tamis_index_set* index) { delete index; }
+
+int32_t tamis_normalize(const tamis_problem* problem, const tamis_normalize_options* options,
+                        tamis_index_set* index, tamis_error* error) {
+  return guarded(error, [&]() -> Status {
+    TAMIS_RETURN_IF_ERROR(empty("index", index));
+    return normalize_c(problem, options, index->state.get());
+  });
+}
+
+int32_t tamis_bundles_create(tamis_bundles** bundles, tamis_error* error) {
+  return create("bundles", bundles, error);
+}
+void tamis_bundles_destroy(tamis_bundles* bundles) { delete bundles; }
+
+int32_t tamis_bundle(const tamis_problem* problem, const tamis_index_set* index,
+                     const tamis_bundle_options* options, tamis_bundles* bundles, tamis_error* error) {
+  return guarded(error, [&]() -> Status {
+    TAMIS_RETURN_IF_ERROR(empty("bundles", bundles));
+    return bundle_c(problem, index, options, bundles);
+  });
+}
+
+int32_t tamis_capacities_of(const tamis_problem* problem, const tamis_bundles* bundles,
+                            tamis_capacities* capacities, tamis_error* error) {
+  return guarded(error, [&] { return capacities_c(problem, bundles, capacities); });
+}
+
+int32_t tamis_plan_create(tamis_plan** plan, tamis_error* error) { return create("plan", plan, error); }
+void tamis_plan_destroy(tamis_plan* plan) { delete plan; }
+
+int32_t tamis_plan_make(const tamis_problem* problem, const tamis_capacities* capacities, int32_t block,
+                        const tamis_plan_options* options, tamis_plan* plan, tamis_error* error) {
+  return guarded(error, [&]() -> Status {
+    TAMIS_RETURN_IF_ERROR(empty("plan", plan));
+    return plan_c(problem, capacities, block, options, plan);
+  });
+}
+
+int32_t tamis_schedule_create(tamis_schedule** schedule, tamis_error* error) {
+  return create("schedule", schedule, error);
+}
+void tamis_schedule_destroy(tamis_schedule* schedule) { delete schedule; }
+
+int32_t tamis_schedule_make(const tamis_plan* plan, const tamis_bundles* bundles, tamis_schedule* schedule,
+                            tamis_error* error) {
+  return guarded(error, [&]() -> Status {
+    TAMIS_RETURN_IF_ERROR(empty("schedule", schedule));
+    TAMIS_RETURN_IF_ERROR(need("plan", plan));
+    TAMIS_RETURN_IF_ERROR(need_current(bundles));
+    tamis::Result<tamis::Schedule> made = tamis::schedule(*plan->plan, bundles->bundles.view());
+    if (!made.ok()) return made.status();
+    schedule->schedule = std::move(*made);
+    return {};
+  });
+}
+
+int32_t tamis_workspace_bytes(const tamis_plan* plan, const tamis_schedule* schedule, int64_t* bytes,
+                              tamis_error* error) {
+  return guarded(error, [&]() -> Status {
+    TAMIS_RETURN_IF_ERROR(need("plan", plan));
+    TAMIS_RETURN_IF_ERROR(need("schedule", schedule));
+    if (bytes == nullptr) return tamis::invalid("bytes", "is NULL");
+    if (schedule->schedule->fingerprint != plan->plan->fingerprint)
+      return {tamis::Code::kStalePlan, "schedule: was made by another plan"};
+    *bytes = tamis::partial_bytes(*plan->plan, *schedule->schedule);
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,97 @@
+// Contents of the small host arrays that every later stage indexes with.
+#include "core/checks.h"
+#include "tamis/problem.h"
+
+namespace tamis {
+namespace {
+
+int64_t entry(const TensorView& t, int64_t i) {
+  return t.dtype == DType::kI64 ? t.at<int64_t>({i}) : t.at<int32_t>({i});
+}
+
+// Starts at 0 and never falls.
+Status check_offsets(const char* name, const TensorView& t, bool from_zero) {
+  if (from_zero && entry(t, 0) != 0) return invalid(name, "starts at ", entry(t, 0), ", not at 0");
+  if (entry(t, 0) < 0) return invalid(name, "starts at ", entry(t, 0), ", below 0");
+  for (int64_t i = 1; i < t.shape[0]; ++i)
+    if (entry(t, i) < entry(t, i - 1))
+      return invalid(name, "falls from ", entry(t, i - 1), " to ", entry(t, i), " at ", i);
+  return {};
+}
+
+Status check_queries(const Problem& p, const Shape& s) {
+  const TensorView& cu_q = p.query.cu_q;
+  TAMIS_RETURN_IF_ERROR(check_offsets("cu_q", cu_q, true));
+  const int64_t last = entry(cu_q, s.requests);
+  if (!s.index_only && last != s.total_q)
+    return invalid("cu_q", "ends at ", last, ", q has ", s.total_q, " rows");
+  if (p.query.q_pos.present() && p.query.q_pos.shape[0] != last)
+    return invalid("q_pos", p.query.q_pos.shape[0], " positions for ", last, " queries");
+  return {};
+}
+
+Status check_lengths(const Problem& p, const Shape& s) {
+  const CacheView& c = p.cache;
+  const bool paged = c.page_table.present() && s.page_size > 0;
+  if (c.cu_kv.present()) {
+    TAMIS_RETURN_IF_ERROR(check_offsets("cu_kv", c.cu_kv, false));
+    if (!s.index_only && entry(c.cu_kv, s.requests) > s.kv_rows)
+      return invalid("cu_kv", "ends at ", entry(c.cu_kv, s.requests), ", k has ", s.kv_rows, " rows");
+  }
+  for (int64_t b = 0; b < s.requests; ++b) {
+    const int64_t length = entry(c.kv_len, b);
+    if (length < 0) return invalid("kv_len", length, " of request ", b, " is negative");
+    // Counted in pages, so that no product can overflow.
+    if (paged && length > 0 && (length - 1) / s.page_size >= s.max_pages)
+      return invalid("kv_len", length, " of request ", b, " exceeds ", s.max_pages, " pages of ",
+                     s.page_size);
+    if (c.cu_kv.present() && length > entry(c.cu_kv, b + 1) - entry(c.cu_kv, b))
+      return invalid("kv_len", length, " of request ", b, " exceeds its ",
+                     entry(c.cu_kv, b + 1) - entry(c.cu_kv, b), " rows of cu_kv");
+  }
+  return {};
+}
+
+Status check_candidate_rows(const Problem& p) {
+  const CandidateView& c = p.candidates;
+  const int64_t rows = count_query_blocks(p) * c.index_heads;
+  if (c.form == CandidateForm::kCsr) {
+    if (c.indptr.shape[0] != rows + 1)
+      return invalid("cand_indptr", c.indptr.shape[0], " offsets for ", rows, " rows");
+    TAMIS_RETURN_IF_ERROR(check_offsets("cand_indptr", c.indptr, true));
+    const int64_t last = entry(c.indptr, rows);
+    if (last != c.indices.shape[0])
+      return invalid("cand_indptr", "ends at ", last, ", cand_indices has ", c.indices.shape[0], " entries");
+  }
+  if (c.form == CandidateForm::kFixedWidth) {
+    if (c.indices.shape[0] != rows)
+      return invalid("cand_indices", c.indices.shape[0], " rows, expected ", rows);
+    for (int64_t r = 0; c.count.present() && r < rows; ++r)
+      if (entry(c.count, r) < 0 || entry(c.count, r) > c.indices.shape[1])
+        return {Code::kInvalidArgument,
+                text("cand_count: ", entry(c.count, r), " of row ", r, " is outside [0, ", c.indices.shape[1],
+                     "]"),
+                {.row = r, .value = entry(c.count, r), .limit = c.indices.shape[1] + 1}};
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_arrays(const Problem& problem, const Shape& shape) {
+  TAMIS_RETURN_IF_ERROR(check_queries(problem, shape));
+  TAMIS_RETURN_IF_ERROR(check_lengths(problem, shape));
+  return check_candidate_rows(problem);
+}
+
+int64_t count_query_blocks(const Problem& problem) {
+  const TensorView& cu_q = problem.query.cu_q;
+  int64_t blocks = 0;
+  for (int64_t b = 0; b + 1 < cu_q.shape[0]; ++b) {
+    const int64_t queries = entry(cu_q, b + 1) - entry(cu_q, b);
+    if (queries > 0) blocks += (queries - 1) / problem.candidates.query_block + 1;
+  }
+  return blocks;
+}
+
+}  // namespace tamis

@@ -1,0 +1,46 @@
+#include "tamis/tensor.h"
+
+namespace tamis {
+namespace {
+
+struct Kind {
+  int bytes;
+  const char* name;
+};
+
+// In the order of DType.
+constexpr Kind kKinds[] = {{8, "F64"},     {4, "F32"}, {2, "F16"}, {2, "BF16"}, {1, "F8_E4M3"},
+                           {1, "F8_E5M2"}, {8, "I64"}, {4, "I32"}, {2, "I16"},  {1, "I8"},
+                           {8, "U64"},     {4, "U32"}, {2, "U16"}, {1, "U8"},   {1, "BOOL"}};
+
+}  // namespace
+
+int dtype_bytes(DType dtype) { return kKinds[static_cast<int>(dtype)].bytes; }
+const char* dtype_name(DType dtype) { return kKinds[static_cast<int>(dtype)].name; }
+
+namespace {
+
+template <class Data>
+BasicTensorView<Data> dense(Data* data, DType dtype, std::initializer_list<int64_t> shape) {
+  BasicTensorView<Data> view{.data = data, .dtype = dtype, .rank = static_cast<int>(shape.size())};
+  int axis = 0;
+  for (int64_t n : shape) view.shape[axis++] = n;
+  int64_t step = 1;
+  for (axis = view.rank - 1; axis >= 0; --axis) {
+    view.stride[axis] = step;
+    step *= view.shape[axis];
+  }
+  return view;
+}
+
+}  // namespace
+
+TensorView dense_view(const void* data, DType dtype, std::initializer_list<int64_t> shape) {
+  return dense(data, dtype, shape);
+}
+
+MutableTensorView mutable_view(void* data, DType dtype, std::initializer_list<int64_t> shape) {
+  return dense(data, dtype, shape);
+}
+
+}  // namespace tamis

@@ -1,0 +1,49 @@
+// The touched blocks of one row, found and ordered in one of three ways.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tamis/index.h"
+
+namespace tamis::index {
+
+// The cheapest ordering for `adds` block numbers below `limit`, by the operations each needs (measured in
+// words and entries on one core, not in time):
+//   bitmap  limit / 64 words cleared and scanned, 1 an entry
+//   sort    log2(adds) comparisons an entry
+//   hash    4 probes-worth an entry, then a sort of the distinct ones
+// The bitmap wins unless the context is long and the row short; the hash wins over the sort when entries pile
+// up on few blocks of a very long context.
+Ordering cheapest_ordering(int64_t adds, int64_t limit);
+
+// Collects block numbers in [0, limit), then numbers them in ascending order. Borrowed memory is reused row
+// by row.
+class TouchedBlocks {
+ public:
+  TouchedBlocks(std::vector<uint64_t>* bitmap, std::vector<int32_t>* found, std::vector<int32_t>* table,
+                std::vector<int32_t>* ranks)
+      : bitmap_(*bitmap), found_(*found), table_(*table), ranks_(*ranks) {}
+
+  void start(Ordering ordering, int64_t limit, int64_t expected);
+  void add(int64_t block);
+  void add_range(int64_t first, int64_t last);  // [first, last)
+
+  // Ends the collecting: blocks() is ascending and unique from here on.
+  void finish();
+  const std::vector<int32_t>& blocks() const { return found_; }
+  int64_t rank(int64_t block) const;  // of a block that was added
+  Ordering ordering() const { return ordering_; }
+
+ private:
+  void add_hashed(int32_t block);
+  void grow();
+
+  std::vector<uint64_t>& bitmap_;
+  std::vector<int32_t>& found_;
+  std::vector<int32_t>& table_;  // open addressing, -1 empty; after finish: rank of the block found there
+  std::vector<int32_t>& ranks_;  // bitmap: blocks before each word; hash: rank of each table place
+  Ordering ordering_ = Ordering::kBitmap;
+};
+
+}  // namespace tamis::index

@@ -1,0 +1,84 @@
+// What a CPU kernel is told. Plain structs, so that files compiled for one instruction set share no inline
+// code with the others. All strides in bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "core/bits.h"
+#include "tamis/index.h"
+#include "tamis/tensor.h"
+
+namespace tamis::cpu {
+
+inline constexpr int kTile = 64;       // columns of a tile: one member word
+inline constexpr int kRowChunk = 256;  // query rows a task works on at a time
+inline constexpr int kMaxHeadDim = 512;
+
+// K or V of one KV head.
+struct Side {
+  const char* data;
+  int64_t page, token, dim;
+  int64_t head_dim;
+  DType dtype;
+};
+
+// Rows [first, first + rows) of the chunk attend to the same set: one list, one position.
+struct MaskGroup {
+  int32_t list, first, rows;
+  Sight sight;
+};
+
+struct ScoreArgs {
+  float scale, softcap;      // softcap 0: none
+  const float* slopes;       // [rows] ALiBi, or null
+  const int64_t* positions;  // [rows], with slopes
+};
+
+// Blocks [begin, end) of a bundle.
+struct BlockArgs {
+  const int32_t* blocks;
+  const uint64_t* members;  // of block j, list l, word w: members[(j * lists + l) * words + w]
+  const int64_t* span_begin;
+  const Span* spans;
+  int32_t begin, end;
+  int32_t lists, words, block;
+  int64_t page_size;  // 0: contiguous
+  bool load_all;      // dense path: every token of a span is a column
+};
+
+// One chunk of query rows of one task. The state is read nowhere and written whole: o [rows, Dv], m and l
+// [rows].
+struct AttendArgs {
+  BlockArgs index;
+  Side k, v;
+  ScoreArgs score;
+  const MaskGroup* groups;
+  int32_t group_count, rows;
+  const float* q;  // [rows, q_stride] f32, zero behind D
+  int64_t q_stride;
+  float* o;
+  float* m;
+  float* l;
+  char* scratch;  // scratch_bytes(k, v) of this instruction set, on a 64-byte line
+};
+
+struct AttendCounts {
+  int64_t tiles, tokens, rows_redone;
+};
+
+// One implementation of everything above.
+struct Isa {
+  const char* name;
+  int width;  // floats of a vector
+  int64_t (*scratch_bytes)(int64_t head_dim, int64_t v_head_dim);
+  void (*attend)(const AttendArgs& args, AttendCounts* counts);
+};
+
+// Widest first; null where this build lacks it. `supported` asks the processor.
+struct IsaEntry {
+  const Isa* isa;
+  bool (*supported)();
+};
+extern const Isa kAvx512, kAvx2, kPlain;
+
+}  // namespace tamis::cpu

@@ -1,0 +1,8 @@
+#define TAMIS_ISA avx512
+#include "kernels/cpu/attend.h"
+
+namespace tamis::cpu {
+
+const Isa kAvx512 = {"avx512", avx512::W, &avx512::Attention::scratch_bytes, &avx512::attend};
+
+}  // namespace tamis::cpu

@@ -1,0 +1,8 @@
+#define TAMIS_ISA plain
+#include "kernels/cpu/attend.h"
+
+namespace tamis::cpu {
+
+const Isa kPlain = {"plain", plain::W, &plain::Attention::scratch_bytes, &plain::attend};
+
+}  // namespace tamis::cpu

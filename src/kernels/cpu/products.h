@@ -1,0 +1,102 @@
+// The two products of a tile, for R query rows at once: scores q . k, and the weighted sum of V rows.
+#pragma once
+
+#include "kernels/cpu/args.h"
+#include "kernels/cpu/vec.h"
+
+namespace tamis::cpu::TAMIS_ISA {
+
+// Rows whose accumulators fit the registers: R x 4 of them, and 5 more vectors.
+inline constexpr int kRows = W == 16 ? 4 : 2;
+
+// Bytes ahead of use that one group of four columns asks for.
+TAMIS_INLINE void prefetch_row(const char* row, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 3);
+}
+
+// s[r * kTile + j] = q_r . k_j for four columns j. q is zero behind `dim` up to a multiple of W.
+template <int R, class T>
+TAMIS_INLINE void scores_of_four(T type, const float* q, int64_t q_stride, const char* const* k, int64_t dim,
+                                 float* s) {
+  Vec acc[R][4] = {};
+  int64_t d = 0;
+  for (; d + W <= dim; d += W) {
+    Vec x[4];
+    for (int j = 0; j < 4; ++j) x[j] = widen(type, k[j] + d * T::kBytes);
+    for (int r = 0; r < R; ++r) {
+      const Vec y = load(q + r * q_stride + d);
+      for (int j = 0; j < 4; ++j) acc[r][j] += y * x[j];
+    }
+  }
+  if (d < dim) {
+    Vec x[4];
+    for (int j = 0; j < 4; ++j) x[j] = widen_some(type, k[j] + d * T::kBytes, static_cast<int>(dim - d));
+    for (int r = 0; r < R; ++r) {
+      const Vec y = load(q + r * q_stride + d);
+      for (int j = 0; j < 4; ++j) acc[r][j] += y * x[j];
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    const Vec4 four = sums(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+    memcpy(s + r * kTile, &four, sizeof four);
+  }
+}
+
+// Columns of a product: where their rows are, and where the next tile's rows are (null: none), to be asked
+// for early.
+struct Columns {
+  const char* const* row;
+  int count;
+  const char* const* next;
+  int next_count;
+  int64_t next_bytes;
+};
+
+template <int R, class T>
+void scores(T type, const float* q, int64_t q_stride, const Columns& k, int64_t dim, float* s) {
+  for (int c = 0; c < k.count; c += 4) {
+    for (int j = c; j < c + 4 && j < k.next_count; ++j) prefetch_row(k.next[j], k.next_bytes);
+    scores_of_four<R>(type, q, q_stride, k.row + c, dim, s + c);
+  }
+}
+
+// N vectors of O for R rows: o_r = o_r * scale_r + sum over columns p_rc v_c.
+template <int R, int N, class T>
+TAMIS_INLINE void weigh_slice(T type, const float* p, const Columns& v, int64_t d, const float* scale,
+                              float* o, int64_t o_stride) {
+  Vec acc[R][N];
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n) acc[r][n] = load(o + r * o_stride + d + n * W) * scale[r];
+  for (int c = 0; c < v.count; ++c) {
+    if (d == 0 && c < v.next_count) prefetch_row(v.next[c], v.next_bytes);
+    Vec x[N];
+    for (int n = 0; n < N; ++n) x[n] = widen(type, v.row[c] + (d + n * W) * T::kBytes);
+    for (int r = 0; r < R; ++r)
+      for (int n = 0; n < N; ++n) acc[r][n] += p[r * kTile + c] * x[n];
+  }
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n) store(o + r * o_stride + d + n * W, acc[r][n]);
+}
+
+// The last dim - d < W elements.
+template <int R, class T>
+TAMIS_INLINE void weigh_tail(T type, const float* p, const Columns& v, int64_t d, int64_t dim,
+                             const float* scale, float* o, int64_t o_stride) {
+  const int count = static_cast<int>(dim - d);
+  for (int r = 0; r < R; ++r) {
+    Vec acc = widen_some(F32{}, o + r * o_stride + d, count) * scale[r];
+    for (int c = 0; c < v.count; ++c)
+      acc += p[r * kTile + c] * widen_some(type, v.row[c] + d * T::kBytes, count);
+    memcpy(o + r * o_stride + d, &acc, sizeof(float) * static_cast<size_t>(count));
+  }
+}
+
+template <int R, class T>
+void weigh(T type, const float* p, const Columns& v, int64_t dim, const float* scale, float* o) {
+  int64_t d = 0;
+  for (; d + 4 * W <= dim; d += 4 * W) weigh_slice<R, 4>(type, p, v, d, scale, o, dim);
+  for (; d + W <= dim; d += W) weigh_slice<R, 1>(type, p, v, d, scale, o, dim);
+  if (d < dim) weigh_tail<R>(type, p, v, d, dim, scale, o, dim);
+}
+
+}  // namespace tamis::cpu::TAMIS_ISA

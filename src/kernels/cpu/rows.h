@@ -1,0 +1,65 @@
+// The query rows of one task, in chunks: which (query, query head) each is, its query as f32, and which of
+// them share a set.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/args.h"
+#include "plan/rows.h"
+#include "tamis/problem.h"
+
+namespace tamis::cpu {
+
+struct QueryRow {
+  int32_t query, head;
+};
+
+struct RowChunk {
+  QueryRow rows[kRowChunk];
+  MaskGroup groups[kRowChunk];
+  float slopes[kRowChunk];
+  int64_t positions[kRowChunk];
+  int32_t count = 0, group_count = 0;
+};
+
+// Calls f(chunk, first row of the chunk within the group) for the rows of one (bundle, KV head), in the order
+// of plan/rows.h.
+template <class F>
+void for_each_chunk(const Problem& p, const Shape& s, const BundleView& view, const Bundle& bundle,
+                    int64_t kv_head, RowChunk* chunk, const F& f) {
+  const HeadRuns runs = head_runs(s.q_heads, s.kv_heads, s.index_heads);
+  const int64_t kv_len = p.cache.kv_len.at<int32_t>({bundle.request});
+  const int64_t end = p.query.cu_q.at<int32_t>({bundle.request + 1});
+  const Mask& m = p.mask;
+  int64_t first = 0;
+  chunk->count = chunk->group_count = 0;
+  const auto flush = [&] {
+    if (chunk->count == 0) return;
+    f(*chunk, first);
+    first += chunk->count;
+    chunk->count = chunk->group_count = 0;
+  };
+  for (int32_t list = 0; list < bundle.lists; ++list) {
+    const RowInfo& row = view.row[view.rows[bundle.first_list + list]];
+    const HeadRange heads = heads_of(runs, row.index_head, kv_head);
+    for (int32_t i = row.first_query; i < row.last_query && heads.count > 0; ++i) {
+      const int64_t pos = p.query.q_pos.present() ? p.query.q_pos.at<int32_t>({i}) : kv_len - end + i;
+      const Sight sight = sight_of(pos, kv_len, m.causal, m.window, m.sink);
+      for (int64_t h = heads.first; h < heads.first + heads.count; ++h) {
+        if (chunk->count == kRowChunk) flush();
+        const int32_t at = chunk->count++;
+        chunk->rows[at] = {i, static_cast<int32_t>(h)};
+        chunk->positions[at] = pos;
+        chunk->slopes[at] = p.score.alibi_slopes.present() ? p.score.alibi_slopes.at<float>({h}) : 0;
+        MaskGroup* last = chunk->group_count > 0 ? &chunk->groups[chunk->group_count - 1] : nullptr;
+        if (last != nullptr && last->list == list && same_sight(last->sight, sight))
+          ++last->rows;
+        else
+          chunk->groups[chunk->group_count++] = {list, at, 1, sight};
+      }
+    }
+  }
+  flush();
+}
+
+}  // namespace tamis::cpu

@@ -1,0 +1,233 @@
+#include "kernels/cpu/run.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "core/checks.h"
+#include "core/float_formats.h"
+#include "core/pool.h"
+#include "kernels/cpu/rows.h"
+#include "merge/state.h"
+
+namespace tamis::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+float load_float(const TensorView& t, int64_t offset) {
+  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[offset];
+  const uint16_t bits = static_cast<const uint16_t*>(t.data)[offset];
+  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
+}
+
+void store_float(const MutableTensorView& t, int64_t offset, float x) {
+  if (t.dtype == DType::kF32)
+    static_cast<float*>(t.data)[offset] = x;
+  else
+    static_cast<uint16_t*>(t.data)[offset] = t.dtype == DType::kF16 ? float_to_f16(x) : float_to_bf16(x);
+}
+
+Side side_of(const TensorView& t, Layout layout, int64_t kv_head) {
+  const KvStrides stride = kv_strides(t, layout);
+  const int64_t bytes = dtype_bytes(t.dtype);
+  return {.data = static_cast<const char*>(t.data) + kv_head * stride.head * bytes,
+          .page = stride.page * bytes,
+          .token = stride.token * bytes,
+          .dim = stride.dim * bytes,
+          .head_dim = t.shape[t.rank - 1],
+          .dtype = t.dtype};
+}
+
+struct Totals {
+  std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0};
+  std::atomic<bool> out_of_memory{false};
+};
+
+// The working memory of one thread.
+struct Scratch {
+  RowChunk* chunk;
+  float* q;
+  float* o;
+  float* m;
+  float* l;
+  char* kernel;
+};
+
+class Runner {
+ public:
+  Runner(const Step& step, const Isa& isa, Context::Pool& pool)
+      : s_(step), isa_(isa), pool_(pool), q_stride_(round_up(step.shape.head_dim, 16)) {
+    const int64_t rows = step.schedule.part_rows.empty() ? 0 : step.schedule.part_rows.back();
+    const PartialLayout layout = partial_layout(rows, step.shape.v_head_dim);
+    partial_o_ = reinterpret_cast<float*>(step.workspace + layout.o);
+    partial_m_ = reinterpret_cast<float*>(step.workspace + layout.m);
+    partial_l_ = reinterpret_cast<float*>(step.workspace + layout.l);
+  }
+
+  Status run(RunCounters* counters) {
+    const auto start = Clock::now();
+    pool_.for_each(static_cast<int64_t>(s_.schedule.tasks.size()),
+                   [this](int worker, int64_t i) { attend(worker, s_.schedule.tasks[i]); });
+    const auto attended = Clock::now();
+    pool_.for_each(static_cast<int64_t>(s_.schedule.merges.size()),
+                   [this](int worker, int64_t i) { merge(worker, s_.schedule.merges[i]); });
+    if (totals_.out_of_memory)
+      return {Code::kCapacityExceeded, "threads: no memory for the scratch of a thread"};
+    if (counters == nullptr) return {};
+    counters->tasks += static_cast<int64_t>(s_.schedule.tasks.size());
+    counters->tiles += totals_.tiles;
+    counters->tokens_loaded += totals_.tokens;
+    counters->rows_redone += totals_.redone;
+    counters->empty_rows += totals_.empty;
+    counters->attention_us += std::chrono::duration<double, std::micro>(attended - start).count();
+    counters->merge_us += std::chrono::duration<double, std::micro>(Clock::now() - attended).count();
+    return {};
+  }
+
+ private:
+  bool take_scratch(int worker, Scratch* scratch) {
+    const int64_t dv = s_.shape.v_head_dim;
+    const int64_t chunk = round_up(sizeof(RowChunk), 64), q = kRowChunk * q_stride_ * 4,
+                  o = round_up(kRowChunk * dv * 4, 64);
+    const int64_t kernel = isa_.scratch_bytes(s_.shape.head_dim, dv);
+    std::byte* at = pool_.scratch(worker, chunk + q + o + 2 * kRowChunk * 4 + kernel);
+    if (at == nullptr) {
+      totals_.out_of_memory = true;
+      return false;
+    }
+    scratch->chunk = new (at) RowChunk;
+    scratch->q = reinterpret_cast<float*>(at += chunk);
+    scratch->o = reinterpret_cast<float*>(at += q);
+    scratch->m = reinterpret_cast<float*>(at += o);
+    scratch->l = reinterpret_cast<float*>(at += kRowChunk * 4);
+    scratch->kernel = reinterpret_cast<char*>(at += kRowChunk * 4);
+    return true;
+  }
+
+  void attend(int worker, const Task& task) {
+    Scratch scratch;
+    if (!take_scratch(worker, &scratch)) return;
+    const Bundle& bundle = s_.bundles.bundle[task.bundle];
+    const BundleView& view = s_.bundles;
+    AttendArgs args{};
+    args.index = {.blocks = view.blocks + bundle.begin,
+                  .members = view.members + bundle.members_at,
+                  .span_begin = view.span_begin + bundle.begin,
+                  .spans = view.spans,
+                  .begin = task.begin,
+                  .end = task.end,
+                  .lists = bundle.lists,
+                  .words = view.words,
+                  .block = view.block,
+                  .page_size = s_.shape.page_size,
+                  .load_all = s_.plan.path == Path::kDense};
+    const CacheView& cache = s_.problem.cache;
+    args.k = side_of(cache.k, cache.layout, task.kv_head);
+    args.v = side_of(cache.v, cache.layout, task.kv_head);
+    args.scratch = scratch.kernel;
+    args.q = scratch.q;
+    args.q_stride = q_stride_;
+    AttendCounts counts{};
+    for_each_chunk(s_.problem, s_.shape, view, bundle, task.kv_head, scratch.chunk,
+                   [&](const RowChunk& chunk, int64_t first) {
+                     const int64_t at = task.part < 0 ? 0 : s_.schedule.part_rows[task.part] + first;
+                     args.groups = chunk.groups;
+                     args.group_count = chunk.group_count;
+                     args.rows = chunk.count;
+                     args.score = {.scale = static_cast<float>(s_.shape.scale),
+                                   .softcap = static_cast<float>(s_.problem.score.softcap),
+                                   .slopes = s_.problem.score.alibi_slopes.present() ? chunk.slopes : nullptr,
+                                   .positions = chunk.positions};
+                     args.o = task.part < 0 ? scratch.o : partial_o_ + at * s_.shape.v_head_dim;
+                     args.m = task.part < 0 ? scratch.m : partial_m_ + at;
+                     args.l = task.part < 0 ? scratch.l : partial_l_ + at;
+                     load_queries(chunk, scratch.q);
+                     isa_.attend(args, &counts);
+                     if (task.part >= 0) return;
+                     for (int32_t r = 0; r < chunk.count; ++r)
+                       finish(chunk.rows[r], args.o + r * s_.shape.v_head_dim, args.m[r], args.l[r]);
+                   });
+    totals_.tiles += counts.tiles;
+    totals_.tokens += counts.tokens;
+    totals_.redone += counts.rows_redone;
+  }
+
+  void load_queries(const RowChunk& chunk, float* to) const {
+    const TensorView& q = s_.problem.query.q;
+    for (int32_t r = 0; r < chunk.count; ++r) {
+      const int64_t from = chunk.rows[r].query * q.stride[0] + chunk.rows[r].head * q.stride[1];
+      float* row = to + r * q_stride_;
+      for (int64_t d = 0; d < s_.shape.head_dim; ++d) row[d] = load_float(q, from + d * q.stride[2]);
+      for (int64_t d = s_.shape.head_dim; d < q_stride_; ++d) row[d] = 0;
+    }
+  }
+
+  // Divides, counts and stores one row.
+  void finish(const QueryRow& row, const float* o, float m, float l) {
+    const MutableTensorView &out = s_.out.out, &lse = s_.out.lse;
+    const int64_t at = row.query * out.stride[0] + row.head * out.stride[1];
+    for (int64_t d = 0; d < s_.shape.v_head_dim; ++d)
+      store_float(out, at + d * out.stride[2], finish_out(o[d], l));
+    if (lse.present())
+      static_cast<float*>(lse.data)[row.query * lse.stride[0] + row.head * lse.stride[1]] = finish_lse(m, l);
+    if (l == 0) ++totals_.empty;
+  }
+
+  void merge(int worker, const MergeItem& item) {
+    Scratch scratch;
+    if (!take_scratch(worker, &scratch)) return;
+    const int64_t dv = s_.shape.v_head_dim;
+    float* o = scratch.o;
+    for_each_chunk(s_.problem, s_.shape, s_.bundles, s_.bundles.bundle[item.bundle], item.kv_head,
+                   scratch.chunk, [&](const RowChunk& chunk, int64_t first) {
+                     for (int32_t r = 0; r < chunk.count; ++r) {
+                       float m = -INFINITY, l = 0;
+                       memset(o, 0, sizeof(float) * dv);
+                       for (int32_t part = item.first_part; part < item.first_part + item.parts; ++part) {
+                         const int64_t at = s_.schedule.part_rows[part] + first + r;
+                         const Weights w = join(m, l, partial_m_[at], partial_l_[at]);
+                         if (w.b == 0) continue;
+                         const float* other = partial_o_ + at * dv;
+                         if (w.a == 0)
+                           for (int64_t d = 0; d < dv; ++d) o[d] = w.b * other[d];
+                         else
+                           for (int64_t d = 0; d < dv; ++d) o[d] = w.a * o[d] + w.b * other[d];
+                       }
+                       finish(chunk.rows[r], o, m, l);
+                     }
+                   });
+  }
+
+  const Step& s_;
+  const Isa& isa_;
+  Context::Pool& pool_;
+  const int64_t q_stride_;
+  float *partial_o_, *partial_m_, *partial_l_;
+  Totals totals_;
+};
+
+}  // namespace
+
+Status supports(const Problem& problem, const Shape& shape) {
+  if (problem.dropout.p > 0)
+    return {Code::kUnsupported, "dropout_p: the CPU kernels compute no dropout; nearest: 0"};
+  for (const auto& [name, quant] :
+       {std::pair{"k_format", &problem.cache.k_quant}, {"v_format", &problem.cache.v_quant}})
+    if (quant->format != Format::kPlain)
+      return {Code::kUnsupported,
+              text(name, ": the CPU kernels read no quantized cache; nearest: f32, f16, bf16")};
+  if (shape.head_dim > kMaxHeadDim || shape.v_head_dim > kMaxHeadDim)
+    return {Code::kUnsupported,
+            text("head_dim: ", shape.head_dim, " and ", shape.v_head_dim, "; nearest: up to ", kMaxHeadDim)};
+  return {};
+}
+
+Status run(const Step& step, const Isa& isa, Context::Pool& pool, RunCounters* counters) {
+  return Runner(step, isa, pool).run(counters);
+}
+
+}  // namespace tamis::cpu

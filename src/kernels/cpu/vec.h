@@ -1,0 +1,182 @@
+// The vector vocabulary of the CPU kernels: W floats at a time, W by instruction set. Built on the compiler's
+// vector types; intrinsics only where those have no word for it. Every name lives in the namespace of its
+// instruction set, so that no code made for one can be linked into another.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifndef TAMIS_ISA
+#error "TAMIS_ISA names the namespace of the instruction set this file is compiled for"
+#endif
+
+#define TAMIS_INLINE [[gnu::always_inline]] inline
+
+namespace tamis::cpu::TAMIS_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int W = 16;
+#elif defined(__AVX2__)
+inline constexpr int W = 8;
+#else
+inline constexpr int W = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * W)));
+typedef int32_t IntVec __attribute__((vector_size(4 * W)));
+typedef uint32_t UintVec __attribute__((vector_size(4 * W)));
+typedef uint16_t HalfVec __attribute__((vector_size(2 * W)));
+typedef float Vec4 __attribute__((vector_size(16)));
+
+// Element types as they lie in memory.
+struct F32 {
+  static constexpr int kBytes = 4;
+};
+struct BF16 {
+  static constexpr int kBytes = 2;
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+};
+
+TAMIS_INLINE Vec splat(float x) { return x - Vec{}; }
+
+TAMIS_INLINE Vec load(const float* p) {
+  Vec v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+TAMIS_INLINE void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
+
+TAMIS_INLINE Vec widen(F32, const void* p) { return load(static_cast<const float*>(p)); }
+
+TAMIS_INLINE Vec widen(BF16, const void* p) {
+  HalfVec half;
+  memcpy(&half, p, sizeof half);
+  return reinterpret_cast<Vec>(__builtin_convertvector(half, UintVec) << 16);
+}
+
+TAMIS_INLINE Vec widen(F16, const void* p) {
+#if defined(__AVX512F__)
+  __m256i half;
+  memcpy(&half, p, sizeof half);
+  return reinterpret_cast<Vec>(_mm512_maskz_cvtph_ps(0xFFFF, half));
+#elif defined(__AVX2__)
+  __m128i half;
+  memcpy(&half, p, sizeof half);
+  return reinterpret_cast<Vec>(_mm256_cvtph_ps(half));
+#else
+  HalfVec half;
+  memcpy(&half, p, sizeof half);
+  const UintVec bits = __builtin_convertvector(half, UintVec), magnitude = bits & 0x7FFF;
+  const UintVec finite = reinterpret_cast<UintVec>(reinterpret_cast<Vec>(magnitude << 13) * 0x1p112f);
+  const UintVec top = (magnitude << 13) | 0x7F800000;
+  const UintVec is_top = reinterpret_cast<UintVec>(magnitude >= 0x7C00);
+  return reinterpret_cast<Vec>(((is_top & top) | (~is_top & finite)) | (bits >> 15 << 31));
+#endif
+}
+
+// The first `count` < W elements, then zeros; reads nothing behind them.
+template <class T>
+TAMIS_INLINE Vec widen_some(T type, const void* p, int count) {
+  alignas(64) char padded[4 * W] = {};
+  memcpy(padded, p, static_cast<size_t>(count) * T::kBytes);
+  return widen(type, padded);
+}
+
+TAMIS_INLINE Vec select(IntVec mask, Vec yes, Vec no) { return mask ? yes : no; }
+
+TAMIS_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+TAMIS_INLINE Vec4 fold(Vec v) {
+#if defined(__AVX512F__)
+  typedef float Half __attribute__((vector_size(32)));
+  const Half h = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                 __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+#else
+  return v;
+#endif
+}
+
+// The sums of four vectors.
+TAMIS_INLINE Vec4 sums(Vec a, Vec b, Vec c, Vec d) {
+  const Vec4 x = fold(a), y = fold(b), z = fold(c), w = fold(d);
+  const Vec4 xy = __builtin_shufflevector(x, y, 0, 4, 1, 5) + __builtin_shufflevector(x, y, 2, 6, 3, 7);
+  const Vec4 zw = __builtin_shufflevector(z, w, 0, 4, 1, 5) + __builtin_shufflevector(z, w, 2, 6, 3, 7);
+  return __builtin_shufflevector(xy, zw, 0, 1, 4, 5) + __builtin_shufflevector(xy, zw, 2, 3, 6, 7);
+}
+
+TAMIS_INLINE float sum(Vec v) {
+  const Vec4 s = fold(v);
+  return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+TAMIS_INLINE float max_of(Vec v) {
+  float m = v[0];
+  for (int i = 1; i < W; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+// Bits 0 .. W-1 as a lane mask.
+TAMIS_INLINE IntVec lanes(uint32_t bits) {
+  IntVec place;
+  for (int i = 0; i < W; ++i) place[i] = 1 << i;
+  return (place & static_cast<int32_t>(bits)) != 0;
+}
+
+// e^x for x <= 0, within 2 ulp; exactly 0 below -87.3, -inf included, and NaN for NaN.
+// Range reduction by ln 2 in two parts (Cody and Waite), then the degree-6 polynomial of Cephes' expf.
+TAMIS_INLINE Vec exp_negative(Vec x) {
+  const Vec magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec clamped = x < splat(-88.f) ? splat(-88.f) : x;
+  const Vec shifted = clamped * 1.44269504088896341f + magic;
+  const Vec n = shifted - magic;
+  const Vec r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  Vec p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.f;
+  const IntVec exponent = (reinterpret_cast<IntVec>(shifted) - 0x4B400000) << 23;
+  const Vec value = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent);
+  return x < splat(-87.3f) ? Vec{} : x == x ? value : x;
+}
+
+// tanh within a few ulp: Cephes' odd polynomial near 0, 1 - 2 / (e^2|x| + 1) elsewhere.
+TAMIS_INLINE Vec tanh(Vec x) {
+  const Vec a = x < 0.f ? -x : x, e = exp_negative(a * -2.f);  // in (0, 1]
+  const Vec far = (1.f - e) / (1.f + e);
+  const Vec z = x * x;
+  Vec p = splat(-5.70498872745e-3f);
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const Vec near = p * z * x + x;
+  return a < splat(0.625f) ? near : x < 0.f ? -far : far;
+}
+
+// The bits of `word` at the places set in `mask`, packed to the low end.
+TAMIS_INLINE uint64_t pack_bits(uint64_t word, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pext_u64(word, mask);
+#else
+  uint64_t packed = 0;
+  for (int place = 0; mask != 0; mask &= mask - 1, ++place)
+    packed |= (word >> __builtin_ctzll(mask) & 1) << place;
+  return packed;
+#endif
+}
+
+}  // namespace tamis::cpu::TAMIS_ISA

@@ -1,0 +1,64 @@
+#include "kernels/registry.h"
+
+#include <iterator>
+#include <vector>
+
+#include "kernels/cpu/args.h"
+
+namespace tamis {
+namespace {
+
+constexpr Kernel kReference{
+    .name = "reference",
+    .op = Op::kForward,
+    .backend = Backend::kReference,
+    .limits = {.dtypes = {DType::kF32, DType::kF16, DType::kBF16}},
+    .note = "float64, one thread, one loop after another: the judge of all others",
+};
+
+constexpr int64_t kMostHeadDim = cpu::kMaxHeadDim;
+
+constexpr Kernel cpu_kernel(const char* name, const char* note) {
+  return {.name = name,
+          .op = Op::kForward,
+          .backend = Backend::kCpu,
+          .limits = {.dtypes = {DType::kF32, DType::kF16, DType::kBF16},
+                     .head_dims = {1, kMostHeadDim},
+                     .v_head_dims = {1, kMostHeadDim}},
+          .note = note};
+}
+
+// Every row is listed in every build; which instruction sets the machine has is asked when a Context is made.
+constexpr Kernel kCpuKernels[] = {
+    cpu_kernel("cpu_avx512", "16 floats a vector; float32 accumulation; any page size, layout and strides"),
+    cpu_kernel("cpu_avx2", "8 floats a vector; the same source"),
+    cpu_kernel("cpu_plain", "4 floats a vector, no extension needed; the same source"),
+};
+
+// The CUDA rows live in another translation unit, one of two; joined on first use.
+std::vector<Kernel> join() {
+  std::vector<Kernel> all{kReference};
+  all.insert(all.end(), std::begin(kCpuKernels), std::end(kCpuKernels));
+  const auto cuda = cuda_kernels();
+  all.insert(all.end(), cuda.begin(), cuda.end());
+  return all;
+}
+
+}  // namespace
+
+const char* op_name(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return "forward";
+    case Op::kBackward:
+      return "backward";
+  }
+  return "unknown";
+}
+
+std::span<const Kernel> kernels() {
+  static const std::vector<Kernel> all = join();
+  return all;
+}
+
+}  // namespace tamis

@@ -1,0 +1,87 @@
+// Where the blocks of a group are cut into parts. A group is one (bundle, KV head); groups are laid end to
+// end, bundle-major, on one line of blocks. Everything follows from two numbers of a group, where it begins
+// and ends on that line, so each group can be cut alone: the host does so in a loop, the device with one
+// thread a group.
+//
+//   balanced    share borders stand every `share` blocks of the whole line; those that fall inside a group
+//   cut
+//               it, except where a part would be shorter than `min_part`: there the group's own border is
+//               taken.
+//   invariant   borders every `min_part` blocks from the group's begin; the rest joins the last part. Nothing
+//   but
+//               the group's own length counts.
+//   forced      `parts` parts, border i at floor(i * count / parts); parts of a short group may be empty.
+#pragma once
+
+#include <cstdint>
+
+#include "core/hd.h"
+
+namespace tamis {
+
+enum class Split : uint8_t { kBalanced, kInvariant, kForced };
+
+struct Partition {
+  Split split;
+  int64_t share;     // balanced: blocks from one share border to the next, at least min_part
+  int64_t min_part;  // blocks, at least 1
+  int64_t parts;     // forced
+};
+
+// `total` blocks of all groups. forced_parts 0: not forced. Shares shorter than min_part would leave parts
+// shorter than it, so fewer shares are made then.
+TAMIS_HD inline Partition make_partition(int64_t total, int64_t forced_parts, bool invariant, int64_t shares,
+                                         int64_t min_part) {
+  if (min_part < 1) min_part = 1;
+  if (forced_parts > 0) return {Split::kForced, 0, min_part, forced_parts};
+  if (invariant) return {Split::kInvariant, 0, min_part, 0};
+  if (shares < 1) shares = 1;
+  int64_t share = total / shares + (total % shares != 0 ? 1 : 0);
+  if (share < min_part) share = min_part;
+  return {Split::kBalanced, share, min_part, 0};
+}
+
+// The parts of one group: at least 1, and exactly 1 where the group has no blocks.
+struct Cuts {
+  int64_t count;        // blocks of the group
+  int64_t parts;        // part i is blocks [border(i), border(i + 1)) of the group
+  int64_t first, step;  // border i is first + (i - 1) * step; step 0: floor(i * count / parts)
+};
+
+TAMIS_HD inline int64_t border(const Cuts& cuts, int64_t i) {
+  if (i <= 0) return 0;
+  if (i >= cuts.parts) return cuts.count;
+  if (cuts.step == 0) return i * cuts.count / cuts.parts;
+  return cuts.first + (i - 1) * cuts.step;
+}
+
+TAMIS_HD inline Cuts whole(int64_t count) { return {count, 1, 0, 0}; }
+
+// Cuts the group that holds blocks [begin, end) of the line.
+TAMIS_HD inline Cuts cut(const Partition& p, int64_t begin, int64_t end) {
+  const int64_t count = end - begin;
+  if (count <= 0) return whole(0);
+  switch (p.split) {
+    case Split::kForced:
+      return {count, p.parts, 0, 0};
+    case Split::kInvariant: {
+      const int64_t parts = count / p.min_part;
+      return parts < 2 ? whole(count) : Cuts{count, parts, p.min_part, p.min_part};
+    }
+    case Split::kBalanced:
+      break;
+  }
+  if (count < 2 * p.min_part) return whole(count);
+  // The first share border that leaves min_part blocks before it, and the last place that leaves so many
+  // behind.
+  const int64_t first = (begin + p.min_part + p.share - 1) / p.share * p.share, last = end - p.min_part;
+  if (last < first) return whole(count);
+  return {count, (last - first) / p.share + 2, first - begin, p.share};
+}
+
+// The same for group `g` of a prefix sum of blocks, prefix [groups + 1].
+TAMIS_HD inline Cuts cut_group(const Partition& p, const int64_t* prefix, int64_t g) {
+  return cut(p, prefix[g], prefix[g + 1]);
+}
+
+}  // namespace tamis

@@ -1,0 +1,306 @@
+// Running a step under guard: outputs poisoned and fenced, a workspace of the exact size full of garbage, and
+// the float64 reference as judge.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/float_formats.h"
+#include "support/expect.h"
+#include "support/problems.h"
+#include "tamis/attention.h"
+
+namespace tamis::testing {
+
+// An output array: NaN in every element, canaries before it, behind it and in the gaps of its strides.
+class Guarded {
+ public:
+  Guarded(DType dtype, const std::vector<int64_t>& shape, Placement how = Placement::kDense) {
+    view_.dtype = dtype;
+    view_.rank = static_cast<int>(shape.size());
+    const bool gaps = how == Placement::kGaps || how == Placement::kSpread;
+    int64_t step = how == Placement::kSpread ? 2 : 1;
+    for (int axis = view_.rank - 1; axis >= 0; --axis) {
+      view_.shape[axis] = shape[axis];
+      view_.stride[axis] = step;
+      step = step * shape[axis] + (gaps ? 3 : 0);
+    }
+    const int64_t size = dtype_bytes(dtype);
+    bytes_.assign(2 * kFence + step * size, kCanary);
+    int64_t origin = kFence;
+    if (how == Placement::kReversed)
+      for (int axis = 0; axis < view_.rank; ++axis) {
+        origin += std::max<int64_t>(0, shape[axis] - 1) * view_.stride[axis] * size;
+        view_.stride[axis] *= -1;
+      }
+    view_.data = bytes_.data() + origin;
+    for_each([&](unsigned char* at) { std::memset(at, 0xFF, size); });
+    made_ = bytes_;
+  }
+  Guarded(const Guarded&) = delete;
+
+  const MutableTensorView& view() const { return view_; }
+  bool untouched() const { return bytes_ == made_; }
+
+  // False when a byte that belongs to no element has changed.
+  bool fences_stand() const {
+    std::vector<unsigned char> now = bytes_, then = made_;
+    for (std::vector<unsigned char>* x : {&now, &then})
+      for_each([&](unsigned char* at) {
+        std::memset(x->data() + (at - bytes_.data()), 0, dtype_bytes(view_.dtype));
+      });
+    return now == then;
+  }
+
+  std::vector<double> values() const {
+    std::vector<double> x;
+    for_each([&](const unsigned char* at) {
+      float f;
+      uint16_t h;
+      std::memcpy(&h, at, sizeof h);
+      if (view_.dtype == DType::kF32)
+        std::memcpy(&f, at, sizeof f);
+      else
+        f = view_.dtype == DType::kF16 ? f16_to_float(h) : bf16_to_float(h);
+      x.push_back(f);
+    });
+    return x;
+  }
+
+ private:
+  static constexpr int64_t kFence = 128;
+  static constexpr unsigned char kCanary = 0xA5;
+
+  template <class F>
+  void for_each(const F& f) const {
+    for (int64_t i = 0, n = view_.elements(); i < n; ++i) {
+      int64_t rest = i, at = 0;
+      for (int axis = view_.rank - 1; axis >= 0; rest /= view_.shape[axis--])
+        at += rest % view_.shape[axis] * view_.stride[axis];
+      f(static_cast<unsigned char*>(view_.data) + at * dtype_bytes(view_.dtype));
+    }
+  }
+
+  MutableTensorView view_;
+  std::vector<unsigned char> bytes_, made_;
+};
+
+// A workspace of exactly `bytes` between canaries, full of 0xFF: as float32 that is NaN, as an index -1.
+class GuardedWorkspace {
+ public:
+  explicit GuardedWorkspace(int64_t bytes, unsigned char fill = 0xFF, int64_t shift = 0)
+      : room_(bytes + 4 * kFence, kCanary), bytes_(bytes) {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(room_.data()) + kFence;
+    begin_ = room_.data() + kFence + (64 - at % 64) % 64 + shift;
+    std::fill_n(begin_, bytes, fill);
+    made_ = room_;
+  }
+  GuardedWorkspace(const GuardedWorkspace&) = delete;
+
+  std::span<std::byte> span() { return {reinterpret_cast<std::byte*>(begin_), static_cast<size_t>(bytes_)}; }
+  bool untouched() const { return room_ == made_; }
+  bool fences_stand() const {
+    const unsigned char *first = room_.data(), *last = first + room_.size();
+    return std::all_of(first, const_cast<const unsigned char*>(begin_), [](auto x) { return x == kCanary; }) &&
+           std::all_of(const_cast<const unsigned char*>(begin_) + bytes_, last, [](auto x) { return x == kCanary; });
+  }
+
+ private:
+  static constexpr int64_t kFence = 128;
+  static constexpr unsigned char kCanary = 0xA5;
+  std::vector<unsigned char> room_, made_;
+  unsigned char* begin_;
+  int64_t bytes_;
+};
+
+// The left half of the line, stage by stage as a caller of run() goes through it.
+struct Steps {
+  IndexSet index;
+  Bundles bundles;
+  Plan plan;
+  Schedule schedule;
+};
+
+inline Result<Steps> prepare(const Problem& p, const ForwardOptions& options) {
+  Steps s;
+  NormalizeOptions normalize_options = options.normalize;
+  normalize_options.all_blocks |= options.plan.path == Path::kDense;
+  Status status = normalize_into(p, normalize_options, &s.index);
+  if (!status.ok()) return status;
+  Result<Bundles> bundles = bundle(p, s.index, options.bundle);
+  if (!bundles.ok()) return bundles.status();
+  s.bundles = std::move(*bundles);
+  Result<Plan> plan = make_plan(p, capacities_of(p, s.bundles.view()), s.index.view().block, options.plan);
+  if (!plan.ok()) return plan.status();
+  s.plan = std::move(*plan);
+  Result<Schedule> made = schedule(s.plan, s.bundles.view());
+  if (!made.ok()) return made.status();
+  s.schedule = std::move(*made);
+  return s;
+}
+
+// Any order of tasks is as good as the first; merges too.
+inline Schedule shuffled(Schedule s, uint64_t seed) {
+  const auto shuffle = [&seed](auto& x) {
+    for (size_t i = x.size(); i > 1; --i) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      std::swap(x[i - 1], x[(seed >> 33) % i]);
+    }
+  };
+  shuffle(s.tasks);
+  shuffle(s.merges);
+  return s;
+}
+
+struct Ran {
+  Status status;
+  std::vector<double> out, lse;
+  RunCounters counters;
+  std::string damage;  // what was written that should not have been; empty when all is well
+};
+
+inline Ran run_step(const Problem& p, const Steps& s, const Schedule& schedule, Context& context,
+                    DType dtype = DType::kF32, Placement how = Placement::kDense) {
+  const Result<Shape> shape = describe(p);
+  Guarded out(dtype, {shape->total_q, shape->q_heads, shape->v_head_dim}, how);
+  Guarded lse(DType::kF32, {shape->total_q, shape->q_heads}, how);
+  GuardedWorkspace workspace(partial_bytes(s.plan, schedule));
+  Ran r;
+  r.status = run(s.plan, p, s.bundles.view(), schedule, {out.view(), lse.view()}, workspace.span(), context, &r.counters);
+  r.out = out.values();
+  r.lse = lse.values();
+  if (!out.fences_stand()) r.damage += "out's fence fell; ";
+  if (!lse.fences_stand()) r.damage += "lse's fence fell; ";
+  if (!workspace.fences_stand()) r.damage += "the workspace's fence fell; ";
+  if (!r.status.ok() && !(out.untouched() && lse.untouched() && workspace.untouched()))
+    r.damage += "refused, but something was written; ";
+  return r;
+}
+
+// All stages. A refusal of an early stage is in `status`.
+inline Ran run_all(const Problem& p, const ForwardOptions& options, Context& context, DType dtype = DType::kF32,
+                   Placement how = Placement::kDense) {
+  const Result<Steps> steps = prepare(p, options);
+  if (!steps.ok()) return Ran{steps.status(), {}, {}, {}, {}};
+  return run_step(p, *steps, steps->schedule, context, dtype, how);
+}
+
+// The same computation done plainly in float32: the yardstick of tolerances.
+inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets) {
+  const Result<Shape> shape = describe(p);
+  const Shape& s = *shape;
+  const auto load = [](const TensorView& t, int64_t at) {
+    const void* data = t.data;
+    if (t.dtype == DType::kF32) return static_cast<const float*>(data)[at];
+    const uint16_t h = static_cast<const uint16_t*>(data)[at];
+    return t.dtype == DType::kF16 ? f16_to_float(h) : bf16_to_float(h);
+  };
+  const std::vector<int64_t> slots = reference::physical_slots(p, sets);
+  const KvStrides ks = kv_strides(p.cache.k, p.cache.layout), vs = kv_strides(p.cache.v, p.cache.layout);
+  const auto at = [&](const KvStrides& stride, int64_t slot, int64_t head) {
+    const int64_t page = s.page_size == 0 ? 0 : slot / s.page_size;
+    return page * stride.page + (slot - page * s.page_size) * stride.token + head * stride.head;
+  };
+  reference::Output r{std::vector<double>(s.total_q * s.q_heads * s.v_head_dim, 0.0),
+                      std::vector<double>(s.total_q * s.q_heads, -kInf)};
+  int64_t b = 0;
+  for (int64_t i = 0; i < s.total_q; ++i) {
+    while (p.query.cu_q.at<int32_t>({b + 1}) <= i) ++b;
+    const int64_t pos = p.query.q_pos.present() ? p.query.q_pos.at<int32_t>({i})
+                                                : p.cache.kv_len.at<int32_t>({b}) - p.query.cu_q.at<int32_t>({b + 1}) + i;
+    for (int64_t h = 0; h < s.q_heads; ++h) {
+      const int64_t set = i * s.index_heads + h / (s.q_heads / s.index_heads), begin = sets.indptr[set];
+      const int64_t n = sets.indptr[set + 1] - begin, kv_head = h / s.group;
+      if (n == 0) continue;
+      std::vector<float> x(n);
+      float top = -INFINITY, sum = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        float dot = 0;
+        for (int64_t d = 0; d < s.head_dim; ++d)
+          dot += load(p.query.q, i * p.query.q.stride[0] + h * p.query.q.stride[1] + d * p.query.q.stride[2]) *
+                 load(p.cache.k, at(ks, slots[begin + j], kv_head) + d * ks.dim);
+        x[j] = static_cast<float>(s.scale) * dot;
+        const float cap = static_cast<float>(p.score.softcap);
+        if (cap > 0) x[j] = cap * std::tanh(x[j] / cap);
+        if (p.score.alibi_slopes.present())
+          x[j] -= p.score.alibi_slopes.at<float>({h}) * std::fabs(static_cast<float>(pos - sets.tokens[begin + j]));
+        top = std::max(top, x[j]);
+      }
+      for (float& y : x) sum += y = std::exp(y - top);
+      r.lse[i * s.q_heads + h] = top + std::log(sum);
+      for (int64_t d = 0; d < s.v_head_dim; ++d) {
+        float o = 0;
+        for (int64_t j = 0; j < n; ++j) o += x[j] * load(p.cache.v, at(vs, slots[begin + j], kv_head) + d * vs.dim);
+        r.out[(i * s.q_heads + h) * s.v_head_dim + d] = o / sum;
+      }
+    }
+  }
+  return r;
+}
+
+struct Tolerance {
+  double out, lse;
+};
+
+inline double largest(const std::vector<double>& x) {
+  double top = 0;
+  for (const double y : x)
+    if (std::isfinite(y)) top = std::max(top, std::fabs(y));
+  return top;
+}
+
+// tests/cases/README.md: twice the plain computation's error, plus 1e-5 of the largest magnitude.
+inline Tolerance tolerance_of(const Problem& p, const reference::Answer& a) {
+  const reference::Output plain = plain_attention(p, a.sets);
+  double error = 0;
+  for (size_t i = 0; i < plain.out.size(); ++i)
+    if (std::isfinite(a.output.out[i])) error = std::max(error, std::fabs(plain.out[i] - a.output.out[i]));
+  return {2 * error + 1e-5 * largest(a.output.out), 1e-5 * std::max(1.0, largest(a.output.lse))};
+}
+
+// The rounding of an output dtype, relative.
+inline double rounding_of(DType dtype) {
+  return dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kBF16 ? 0x1p-8 : 0;
+}
+
+// The first element that is not what it should be; empty when there is none. Infinities must agree, and
+// nothing may be NaN that is not in `want`.
+inline std::string differs(const std::vector<double>& got, const std::vector<double>& want, double tolerance,
+                           double relative = 0) {
+  if (got.size() != want.size()) return "other sizes";
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]))) continue;
+    if (std::fabs(got[i] - want[i]) <= tolerance + relative * (std::fabs(want[i]) + 0x1p-14)) continue;
+    std::ostringstream text;
+    text.precision(9);
+    text << "element " << i << " is " << got[i] << ", not " << want[i] << " within " << tolerance;
+    return text.str();
+  }
+  return {};
+}
+
+// What is wrong with a run; empty when nothing is.
+inline std::string complaint(const Ran& r, const reference::Answer& want, const Tolerance& tolerance,
+                             DType dtype = DType::kF32) {
+  if (!r.status.ok()) return std::string(code_name(r.status.code())) + ": " + r.status.message();
+  if (!r.damage.empty()) return r.damage;
+  std::string text = differs(r.out, want.output.out, tolerance.out, rounding_of(dtype));
+  if (!text.empty()) return "out: " + text;
+  text = differs(r.lse, want.output.lse, tolerance.lse);
+  return text.empty() ? text : "lse: " + text;
+}
+
+inline std::string unlike(const Ran& a, const Ran& b) {
+  if (!a.status.ok() || !b.status.ok()) return "refused: " + a.status.message() + b.status.message();
+  if (!same_bits(a.out, b.out)) return std::string("out: ") + same_bits(a.out, b.out).message();
+  if (!same_bits(a.lse, b.lse)) return std::string("lse: ") + same_bits(a.lse, b.lse).message();
+  return a.damage + b.damage;
+}
+
+}  // namespace tamis::testing

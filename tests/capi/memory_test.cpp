@@ -1,0 +1,107 @@
+// Running out of memory, at every allocation there is: a code, never an exception, and handles that recover.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "capi/c_problem.h"
+
+namespace {
+
+// Allocations until one fails; negative: none does. This thread's alone, as are the calls below.
+thread_local int64_t left = -1;
+
+bool fails() {
+  if (left < 0) return false;
+  return left-- == 0;
+}
+
+}  // namespace
+
+void* operator new(size_t size) {
+  if (fails()) throw std::bad_alloc();
+  if (void* memory = std::malloc(size ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tamis::testing {
+namespace {
+
+// Calls it with the first, second, ... allocation failing until it succeeds without reaching one that does.
+template <class Call>
+void out_of_memory(const char* name, Call call) {
+  constexpr int64_t kMost = 10000;
+  for (int64_t n = 0; n < kMost; ++n) {
+    Error error;
+    left = n;
+    const int32_t code = call(error);
+    const bool reached = left < 0;
+    left = -1;
+    if (code == TAMIS_OK) {
+      EXPECT_STREQ(error.text, "");
+      if (!reached) return;
+      continue;  // done without: memory that was only a convenience
+    }
+    EXPECT_EQ(code, TAMIS_CAPACITY_EXCEEDED) << name << " " << n << ": " << error.text;
+    EXPECT_TRUE(says(error, "memory")) << name << " " << n;
+  }
+  FAIL() << name << " never succeeded";
+}
+
+TEST(CMemory, EveryAllocationMayFail) {
+  TestProblem t = decode_problem();
+  const CProblem c(t.problem);
+  Results results(3, 4, 8);
+  Handles h;
+  auto arrays = sized<tamis_index_arrays>();
+  auto accounting = sized<tamis_accounting>();
+  tamis_percentiles reuse;
+  h.capacities.struct_size = sizeof h.capacities;
+  tamis_context* context = nullptr;
+  out_of_memory("context", [&](Error& e) { return tamis_context_create(1, "plain", &context, e); });
+  tamis_index_set* index = nullptr;
+  out_of_memory("create", [&](Error& e) { return tamis_index_set_create(&index, e); });
+  tamis_index_set_destroy(index);
+  out_of_memory("normalize", [&](Error& e) { return tamis_normalize(&c.problem, nullptr, h.index, e); });
+  out_of_memory("reuse", [&](Error& e) { return tamis_index_reuse(h.index, &reuse, e); });
+  out_of_memory("bundle", [&](Error& e) { return tamis_bundle(&c.problem, h.index, nullptr, h.bundles, e); });
+  ASSERT_EQ(tamis_index_view(h.index, &arrays, nullptr), TAMIS_OK);
+  out_of_memory("capacities",
+                [&](Error& e) { return tamis_capacities_of(&c.problem, h.bundles, &h.capacities, e); });
+  out_of_memory("plan", [&](Error& e) {
+    return tamis_plan_make(&c.problem, &h.capacities, arrays.block, nullptr, h.plan, e);
+  });
+  out_of_memory("schedule", [&](Error& e) { return tamis_schedule_make(h.plan, h.bundles, h.schedule, e); });
+  std::vector<float> workspace;
+  const tamis_step step = h.step(c.problem, results.output, &workspace);
+  out_of_memory("run", [&](Error& e) { return tamis_run(&step, context, nullptr, e); });
+  out_of_memory("forward", [&](Error& e) {
+    return tamis_forward(&c.problem, nullptr, &results.output, context, nullptr, e);
+  });
+  out_of_memory("reference",
+                [&](Error& e) { return tamis_reference_forward(&c.problem, nullptr, 0, nullptr, 0, e); });
+  out_of_memory("explain", [&](Error& e) { return tamis_explain(&c.problem, nullptr, &accounting, e); });
+  tamis_context_destroy(context);
+}
+
+// Where there is no memory even for the message that says what is wrong.
+TEST(CMemory, ARefusalWithoutMemoryForItsMessage) {
+  TestProblem t = decode_problem();
+  CProblem c(t.problem);
+  c.problem.candidates.unit = 0;
+  Handles h;
+  for (int64_t n = 0; n < 40; ++n) {
+    Error error;
+    left = n;
+    const int32_t code = tamis_normalize(&c.problem, nullptr, h.index, error);
+    left = -1;
+    EXPECT_TRUE(code == TAMIS_INVALID_ARGUMENT || code == TAMIS_CAPACITY_EXCEEDED) << code;
+    EXPECT_EQ(error.c.code, code);
+    EXPECT_STRNE(error.text, "");
+  }
+}
+
+}  // namespace
+}  // namespace tamis::testing
