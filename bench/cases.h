@@ -17,8 +17,8 @@ struct Case {
 
 const std::vector<Case>& cases();
 
-// Those whose name one of the patterns (shell globs) matches, each once, in the table's order. A pattern that matches
-// none is invalid_argument.
+// Those whose name one of the patterns (shell globs) matches, each once, in the table's order. A pattern that
+// matches none is invalid_argument.
 Result<std::vector<const Case*>> find_cases(const std::vector<std::string>& patterns);
 
 struct BenchOptions {
@@ -29,8 +29,8 @@ struct BenchOptions {
   std::string trace;
 };
 
-// The whole of `tamis bench`: ceilings first, then the cases. A case that cannot run here is in `skipped` with the
-// reason, unless it is the only one asked for: then that is the error.
+// The whole of `tamis bench`: ceilings first, then the cases. A case that cannot run here is in `skipped`
+// with the reason, unless it is the only one asked for: then that is the error.
 Result<Record> run_benches(const BenchOptions& options, std::function<void(const std::string&)> progress);
 
 }  // namespace tamis::bench

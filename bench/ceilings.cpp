@@ -97,9 +97,9 @@ Result<Ceilings> measure_ceilings(Context& context) {
     product(a, b, c, m, n, k, packed, context);
     return Status();
   };
-  const Result<std::vector<Series>> series =
-      measure({{.name = "copy", .call = copy}, {.name = "read", .call = read}, {.name = "gemm_f32", .call = gemm}},
-              {.warmup = 3, .samples = 31});
+  const Result<std::vector<Series>> series = measure(
+      {{.name = "copy", .call = copy}, {.name = "read", .call = read}, {.name = "gemm_f32", .call = gemm}},
+      {.warmup = 3, .samples = 31});
   if (!series.ok()) return series.status();
   const double mega = 1e-6;  // bytes per us to TB/s, FLOP per us to TFLOP/s
   return Ceilings{.copy_tb_s = 2 * static_cast<double>(bytes) / median_us((*series)[0]) * mega,

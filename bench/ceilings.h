@@ -1,5 +1,5 @@
-// What the machine can do, read in the same run as the work: copy, sequential read, f32 product, and the reader of
-// exactly the pages a piece of work reads.
+// What the machine can do, read in the same run as the work: copy, sequential read, f32 product, and the
+// reader of exactly the pages a piece of work reads.
 #pragma once
 
 #include <optional>

@@ -37,8 +37,8 @@ struct OneQuery {
     problem.query.q_pos = dense_view(position.data(), DType::kI32, {1});
     problem.cache.kv_len = dense_view(ints(whole.cache.kv_len) + request, DType::kI32, {1});
     if (whole.cache.page_table.present())
-      problem.cache.page_table = dense_view(ints(whole.cache.page_table) + request * s.max_pages, DType::kI32,
-                                            {1, s.max_pages});
+      problem.cache.page_table =
+          dense_view(ints(whole.cache.page_table) + request * s.max_pages, DType::kI32, {1, s.max_pages});
     take_candidates(whole, s, starts, request, query - first);
   }
   OneQuery(const OneQuery&) = delete;  // the problem points into this
@@ -57,8 +57,7 @@ struct OneQuery {
       indptr.push_back(static_cast<int32_t>(indices.size()));
     }
     problem.candidates.query_block = 1;
-    problem.candidates.indptr =
-        dense_view(indptr.data(), DType::kI32, {static_cast<int64_t>(indptr.size())});
+    problem.candidates.indptr = dense_view(indptr.data(), DType::kI32, {static_cast<int64_t>(indptr.size())});
     problem.candidates.indices =
         dense_view(indices.data(), DType::kI32, {static_cast<int64_t>(indices.size())});
   }
@@ -72,7 +71,8 @@ double difference(double got, double want) {
 
 }  // namespace
 
-Result<Judged> judge(const Problem& problem, const MutableTensorView& out, const std::vector<int64_t>& queries) {
+Result<Judged> judge(const Problem& problem, const MutableTensorView& out,
+                     const std::vector<int64_t>& queries) {
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
   Judged judged;
@@ -82,9 +82,9 @@ Result<Judged> judge(const Problem& problem, const MutableTensorView& out, const
     if (!answer.ok()) return answer.status();
     for (int64_t h = 0; h < shape->q_heads; ++h)
       for (int64_t d = 0; d < shape->v_head_dim; ++d)
-        judged.max_error = std::max(
-            judged.max_error,
-            difference(element(out, query, h, d), answer->output.out[h * shape->v_head_dim + d]));
+        judged.max_error =
+            std::max(judged.max_error,
+                     difference(element(out, query, h, d), answer->output.out[h * shape->v_head_dim + d]));
     judged.rows += shape->q_heads;
   }
   return judged;

@@ -5,8 +5,8 @@ execute_process(COMMAND git rev-parse HEAD WORKING_DIRECTORY ${SOURCE} OUTPUT_VA
 if(failed)
   set(commit unknown)
 else()
-  execute_process(COMMAND git status --porcelain --untracked-files=no WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE changes
-                  ERROR_QUIET)
+  execute_process(COMMAND git --no-optional-locks status --porcelain --untracked-files=no
+                  WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE changes ERROR_QUIET)
   if(changes)
     string(APPEND commit "+changes")
   endif()

@@ -2,7 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "core/float_formats.h"
@@ -37,11 +41,38 @@ void fill_chunk(void* to, int64_t begin, int64_t end, DType dtype, uint64_t seed
   }
 }
 
+// Bytes that may be had without pushing anything out; unknown: no limit.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  const std::string key = "MemAvailable:";
+  for (std::string line; std::getline(file, line);)
+    if (line.compare(0, key.size(), key) == 0)
+      return std::strtoll(line.c_str() + key.size(), nullptr, 10) << 10;
+  return INT64_MAX;
+}
+
 }  // namespace
+
+// From the file system: sysconf adds up shares of the whole package on some processors.
+int64_t last_level_cache() {
+  int64_t bytes = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+    int64_t size = 0;
+    char unit = 0;
+    if (!(file >> size)) break;
+    file >> unit;
+    bytes = std::max(bytes, size << (unit == 'M' ? 20 : unit == 'K' ? 10 : 0));
+  }
+  return bytes > 0 ? bytes : int64_t{64} << 20;
+}
 
 Result<Buffer> Buffer::make(int64_t bytes) {
   constexpr int64_t huge = int64_t{2} << 20;
   bytes = (bytes + huge - 1) / huge * huge;
+  if (const int64_t available = available_memory(); bytes > available / 5 * 4)
+    return Status(Code::kCapacityExceeded, "memory: " + std::to_string(bytes >> 20) + " MiB for one pool, " +
+                                               std::to_string(available >> 20) + " MiB are free");
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
     return Status(Code::kCapacityExceeded, "memory: no " + std::to_string(bytes) + " bytes for the pools");

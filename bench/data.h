@@ -13,8 +13,12 @@
 
 namespace tamis::bench {
 
+// Bytes of the last-level cache as one core sees it; 64 MiB where the system does not tell.
+int64_t last_level_cache();
+
 // Large memory straight from the system, on huge pages where the system grants them: without them a scattered
-// read measures the page walker. Zero until filled.
+// read measures the page walker. Zero until filled. capacity_exceeded for more than four fifths of what is
+// free: a bench must not push others out of memory, nor measure swapping.
 class Buffer {
  public:
   static Result<Buffer> make(int64_t bytes);

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "data.h"
 #include "record.h"
 #include "tamis/version.h"
 
@@ -52,7 +53,8 @@ std::string date() {
 // What tells one processor from another where virtual machines all call it by one name.
 Json cpu() {
   std::string model = cpu_info("model name");
-  const std::string family = cpu_info("cpu family"), number = cpu_info("model\t"), step = cpu_info("stepping");
+  const std::string family = cpu_info("cpu family"), number = cpu_info("model\t"),
+                    step = cpu_info("stepping");
   if (!family.empty()) model += " (family " + family + ", model " + number + ", stepping " + step + ")";
   return {{"model", model.empty() ? "unknown" : model},
           {"cores", sysconf(_SC_NPROCESSORS_ONLN)},

@@ -7,8 +7,8 @@
 
 namespace tamis::bench {
 
-// The head of a record: schema, date, and everything that names the machine and the build. What does not apply to
-// the CPU (gpu, driver, ...) is null. `isa` and `threads` are those of the run.
+// The head of a record: schema, date, and everything that names the machine and the build. What does not
+// apply to the CPU (gpu, driver, ...) is null. `isa` and `threads` are those of the run.
 Json environment(const std::string& isa, int threads);
 
 // "1-, 5- and 15-minute load averages and running/total tasks" as the system tells them, or "unknown".

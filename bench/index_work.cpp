@@ -43,9 +43,15 @@ Work lists_work(int64_t turns, uint64_t seed, int64_t unit, int64_t listed) {
                     .index_heads = H::kKv};
     work.turns.push_back(p);
   }
-  work.description = {{"requests", 1},          {"kv_heads", H::kKv},     {"kv_len", scale.kv_len()},
-                      {"rows", H::kKv},         {"listed_per_row", listed}, {"unit", unit},
-                      {"page_size", Scale::kPage}, {"stamps", true},        {"distribution", "uniform"},
+  work.description = {{"requests", 1},
+                      {"kv_heads", H::kKv},
+                      {"kv_len", scale.kv_len()},
+                      {"rows", H::kKv},
+                      {"listed_per_row", listed},
+                      {"unit", unit},
+                      {"page_size", Scale::kPage},
+                      {"stamps", true},
+                      {"distribution", "uniform"},
                       {"turns", turns}};
   work.storage = keep;
   return work;

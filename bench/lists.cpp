@@ -71,7 +71,8 @@ Result<Trace> Trace::read(const std::string& path, const Scale& scale) {
   for (const auto& [name, t] : file->tensors) {
     if (name.rfind("quest_pages_l", 0) != 0) continue;
     if (t.rank != 3 || (t.dtype != DType::kI16 && t.dtype != DType::kI32) || t.shape[1] < 1)
-      return Status(Code::kInvalidArgument, "trace: " + name + " is not [KV heads, queries, pages] of integers");
+      return Status(Code::kInvalidArgument,
+                    "trace: " + name + " is not [KV heads, queries, pages] of integers");
     for (int64_t h = 0; h < t.shape[0]; ++h) {
       auto& queries = trace.pages_.emplace_back(t.shape[1]);
       for (int64_t q = 0; q < t.shape[1]; ++q)

@@ -11,8 +11,8 @@
 
 namespace tamis::bench {
 
-// Sizes of the case at a scale: 8 is the 64K case, 1 is its eighth (for tests). Of the window's 16 pages every
-// list holds 8, so lists and window together touch listed() + 8.
+// Sizes of the case at a scale: 8 is the 64K case, 1 is its eighth (for tests). Of the window's 16 pages
+// every list holds 8, so lists and window together touch listed() + 8.
 struct Scale {
   int64_t scale = 8;
 
@@ -26,8 +26,9 @@ struct Scale {
 enum class Spread { kUniform, kClustered, kRecorded };
 const char* spread_name(Spread spread);
 
-// Uniform, but for how many pages of one aligned tile of 64 tokens are taken: at scale 8 in 32 tiles all four,
-// in 40 two, in 40 one, so that aligned tiles number 116 with the window's four (docs/semantics.md section 14).
+// Uniform, but for how many pages of one aligned tile of 64 tokens are taken: at scale 8 in 32 tiles all
+// four, in 40 two, in 40 one, so that aligned tiles number 116 with the window's four (docs/semantics.md
+// section 14).
 std::vector<int32_t> uniform_pages(Random& random, const Scale& scale);
 
 // Runs of 31 neighbouring pages at random places, and half of the window.

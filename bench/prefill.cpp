@@ -52,7 +52,8 @@ Result<Work> prefill_work(const Prefill& p, Context& context) {
     problem.mask.causal = p.causal;
     work.turns.push_back(problem);
   }
-  // The accounting counts what one query block loads; the products of its queries are what the mask leaves of them.
+  // The accounting counts what one query block loads; the products of its queries are what the mask leaves of
+  // them.
   const Result<Accounting> account = explain(work.turns[0], AccountingOptions{});
   if (!account.ok()) return account.status();
   work.bytes = account->bytes.logical;

@@ -17,8 +17,8 @@ struct Prefill {
   uint64_t seed = 128;
 };
 
-// K and V are contiguous (NHD) and small enough to stay in a cache: arithmetic binds, so all turns share them and
-// only the lists change.
+// K and V are contiguous (NHD) and small enough to stay in a cache: arithmetic binds, so all turns share them
+// and only the lists change.
 Result<Work> prefill_work(const Prefill& prefill, Context& context);
 
 }  // namespace tamis::bench

@@ -1,7 +1,5 @@
 #include "problem64k.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -76,7 +74,8 @@ class DecodeMaker {
         indptr.push_back(static_cast<int32_t>(indices.size()));
         add_pieces(pages, &table[b * d_.scale.pages()], h, &pieces);
       }
-    Result<TensorView> q = keep_->random(d_.dtype, {d_.requests, H::kQuery, H::kDim}, random_.next(), context_);
+    Result<TensorView> q =
+        keep_->random(d_.dtype, {d_.requests, H::kQuery, H::kDim}, random_.next(), context_);
     if (!q.ok()) return q.status();
     Problem p;
     p.query = {.q = *q, .cu_q = cu_q_};
@@ -108,7 +107,8 @@ class DecodeMaker {
   }
 
   // K and V of the listed pages and of the window, in ascending logical order.
-  void add_pieces(const std::vector<int32_t>& listed, const int32_t* table, int64_t head, Pieces* pieces) const {
+  void add_pieces(const std::vector<int32_t>& listed, const int32_t* table, int64_t head,
+                  Pieces* pieces) const {
     std::set<int32_t> pages(listed.begin(), listed.end());
     for (int64_t p = d_.scale.pages() - Scale::kWindow / Scale::kPage; p < d_.scale.pages(); ++p)
       pages.insert(static_cast<int32_t>(p));
@@ -155,15 +155,11 @@ class DecodeMaker {
 
 }  // namespace
 
-int64_t last_level_cache() {
-  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE})
-    if (const int64_t bytes = sysconf(level); bytes > 0) return bytes;
-  return int64_t{64} << 20;
-}
-
 int64_t enough_turns(int64_t bytes_of_a_turn) { return 5 * last_level_cache() / bytes_of_a_turn + 1; }
 
-Result<Work> decode_work(const Decode& decode, Context& context) { return DecodeMaker(decode, context).make(); }
+Result<Work> decode_work(const Decode& decode, Context& context) {
+  return DecodeMaker(decode, context).make();
+}
 
 Result<Work> dense_work(const Dense& dense, Context& context) {
   auto keep = std::make_shared<Keep>();

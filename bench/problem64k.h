@@ -1,5 +1,6 @@
-// The 64K decode case: 32 query and 8 KV heads of 128, one query a request, 264 pages of 16 for every KV head (256
-// listed, 8 of them inside a window of 256 tokens), through a shuffled page table. And its dense counterpart.
+// The 64K decode case: 32 query and 8 KV heads of 128, one query a request, 264 pages of 16 for every KV head
+// (256 listed, 8 of them inside a window of 256 tokens), through a shuffled page table. And its dense
+// counterpart.
 #pragma once
 
 #include <cstdint>

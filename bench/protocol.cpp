@@ -86,7 +86,8 @@ class Loop {
   }
 
   void add(size_t contender, const std::string& name, double us) {
-    auto at = std::find_if(found_.begin(), found_.end(), [&](const Found& f) { return f.series.name == name; });
+    auto at =
+        std::find_if(found_.begin(), found_.end(), [&](const Found& f) { return f.series.name == name; });
     if (at == found_.end())
       at = found_.insert(found_.end(), {contender, {.name = name, .us = {}, .note = {}}});
     at->series.us.push_back(us);

@@ -1,5 +1,5 @@
-// How a bench measures: several contenders in one loop, each once a round in random order, so that whatever the
-// machine does meets all of them alike.
+// How a bench measures: several contenders in one loop, each once a round in random order, so that whatever
+// the machine does meets all of them alike.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct Contender {
   std::string name;
   // One event on the problem of this turn. `parts` is empty; whatever it adds becomes series of their own.
   std::function<Status(int64_t turn, Parts* parts)> call;
-  // Reads K and V: it takes the next turn, so that no contender finds in a cache what another has read. The others
-  // see the turn without using it up.
+  // Reads K and V: it takes the next turn, so that no contender finds in a cache what another has read. The
+  // others see the turn without using it up.
   bool takes_turn = true;
 };
 
 struct Series {
-  std::string name;       // the contender's, or "contender.part"
+  std::string name;        // the contender's, or "contender.part"
   std::vector<double> us;  // in the order taken
   int64_t warmup = 0;
   double whole_us = 0;  // all timed events of this series

@@ -68,16 +68,16 @@ Json to_json(const Record& record) {
 }
 
 const std::vector<std::string>& record_keys() {
-  static const std::vector<std::string> keys = {"schema",   "date",   "gpu",         "driver", "cuda",
-                                                "compiler", "commit", "clocks",      "power_limit",
-                                                "ecc",      "other_processes", "ceilings", "readings"};
+  static const std::vector<std::string> keys = {
+      "schema", "date",        "gpu", "driver",          "cuda",     "compiler", "commit",
+      "clocks", "power_limit", "ecc", "other_processes", "ceilings", "readings"};
   return keys;
 }
 
 const std::vector<std::string>& reading_keys() {
   static const std::vector<std::string> keys = {
-      "name",  "case", "samples", "median_us", "p95_us",  "p99_us",              "wall_us",
-      "bytes", "flops", "tb_s",   "tflop_s",   "fraction_of_ceiling", "max_error", "peer"};
+      "name",  "case", "samples", "median_us",           "p95_us",    "p99_us", "wall_us", "bytes",
+      "flops", "tb_s", "tflop_s", "fraction_of_ceiling", "max_error", "peer"};
   return keys;
 }
 

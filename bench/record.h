@@ -12,7 +12,8 @@ namespace tamis::bench {
 
 inline constexpr int kSchema = 1;
 
-// What ran how fast. Derived figures (TB/s, TFLOP/s, fraction of the ceiling) are worked out when it is written.
+// What ran how fast. Derived figures (TB/s, TFLOP/s, fraction of the ceiling) are worked out when it is
+// written.
 struct Reading {
   std::string name;
   std::string peer{};  // empty: Tamis; else who did the same work

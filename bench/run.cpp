@@ -21,7 +21,10 @@ double microseconds(Clock::time_point from, Clock::time_point to) {
 struct Names {
   std::string attend, reader, normalize, plan, whole;
   explicit Names(const std::string& name)
-      : attend(name), reader(name + ".reader"), normalize(name + ".normalize"), plan(name + ".plan"),
+      : attend(name),
+        reader(name + ".reader"),
+        normalize(name + ".normalize"),
+        plan(name + ".plan"),
         whole(name + ".whole") {}
 };
 
@@ -95,11 +98,11 @@ class AttentionBench {
   }
 
   Contender plan() {
-    return {.name = names_.plan,
-            .call = [this](int64_t turn, Parts* parts) {
-              return plan_step(problem(turn), path_, &steps_[place(turn)], parts);
-            },
-            .takes_turn = false};
+    return {
+        .name = names_.plan,
+        .call = [this](int64_t turn,
+                       Parts* parts) { return plan_step(problem(turn), path_, &steps_[place(turn)], parts); },
+        .takes_turn = false};
   }
 
   Contender whole() {
@@ -168,8 +171,8 @@ class AttentionBench {
   const Work& work_;
   const Path path_;
   std::vector<Step> steps_;
-  Step own_, entire_;                            // of the contenders that make their own
-  std::vector<Buffer> workspace_, out_, lse_;    // one each
+  Step own_, entire_;                          // of the contenders that make their own
+  std::vector<Buffer> workspace_, out_, lse_;  // one each
   OutView view_;
   int64_t distance_ = 0;
 };
@@ -186,8 +189,8 @@ Status plan_step(const Problem& problem, Path path, Step* step, Parts* parts) {
   if (!bundles.ok()) return bundles.status();
   step->bundles = std::move(*bundles);
   const auto bundled = Clock::now();
-  Result<Plan> plan = make_plan(problem, capacities_of(problem, step->bundles.view()), step->index.view().block,
-                                {.path = path});
+  Result<Plan> plan = make_plan(problem, capacities_of(problem, step->bundles.view()),
+                                step->index.view().block, {.path = path});
   if (!plan.ok()) return plan.status();
   step->plan = std::move(*plan);
   const auto planned = Clock::now();

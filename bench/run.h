@@ -37,9 +37,9 @@ Status normalize_step(const Problem& problem, Path path, Step* step);
 // bundle, make_plan, schedule; `parts`, when given, receives their times.
 Status plan_step(const Problem& problem, Path path, Step* step, Parts* parts = nullptr);
 
-// Attention over `work`, interleaved with the reader of the same bytes (where the work has one), with normalize and
-// plan alone, and with the whole of it. Readings: NAME (attention and merge over an index that is there),
-// NAME.attention, NAME.merge, NAME.reader, NAME.normalize, NAME.plan, NAME.plan.*, NAME.whole.
+// Attention over `work`, interleaved with the reader of the same bytes (where the work has one), with
+// normalize and plan alone, and with the whole of it. Readings: NAME (attention and merge over an index that
+// is there), NAME.attention, NAME.merge, NAME.reader, NAME.normalize, NAME.plan, NAME.plan.*, NAME.whole.
 Result<Readings> attention_readings(Session& session, const std::string& name, const Work& work, Path path);
 
 // The index cases (index_cases.cpp).

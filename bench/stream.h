@@ -8,8 +8,8 @@
 
 namespace tamis::bench {
 
-// Equal pieces of memory: `rows` rows of `row_bytes`, `row_stride` bytes apart; piece i starts at at[i]. A page
-// of one KV head in NHD is 16 rows of one token, in HND one row of 16 tokens.
+// Equal pieces of memory: `rows` rows of `row_bytes`, `row_stride` bytes apart; piece i starts at at[i]. A
+// page of one KV head in NHD is 16 rows of one token, in HND one row of 16 tokens.
 struct Pieces {
   std::vector<const std::byte*> at;
   int64_t rows = 0, row_bytes = 0, row_stride = 0;  // row_bytes: a multiple of 64

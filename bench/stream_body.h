@@ -1,5 +1,5 @@
-// The loops of stream.h for one instruction set. Included once by each stream_*.cpp, which sets TAMIS_ISA; every
-// name lives in that namespace, so that no code made for one can be linked into another.
+// The loops of stream.h for one instruction set. Included once by each stream_*.cpp, which sets TAMIS_ISA;
+// every name lives in that namespace, so that no code made for one can be linked into another.
 #pragma once
 
 #include <cstring>
@@ -63,8 +63,7 @@ uint64_t read_pieces(const Pieces& pieces, int64_t begin, int64_t end, int64_t a
 }
 
 inline uint64_t read(const Pieces& pieces, int64_t begin, int64_t end, int64_t ahead) {
-  return ahead > 0 ? read_pieces<true>(pieces, begin, end, ahead)
-                   : read_pieces<false>(pieces, begin, end, 0);
+  return ahead > 0 ? read_pieces<true>(pieces, begin, end, ahead) : read_pieces<false>(pieces, begin, end, 0);
 }
 
 inline void product(const float* a, int64_t a_stride, const float* b, float* c, int64_t c_stride,

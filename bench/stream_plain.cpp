@@ -3,6 +3,7 @@
 
 namespace tamis::bench {
 
-extern const StreamIsa kStreamPlain = {"plain", &plain::read, plain::kRows, 2 * plain::kLanes, &plain::product};
+extern const StreamIsa kStreamPlain = {"plain", &plain::read, plain::kRows, 2 * plain::kLanes,
+                                       &plain::product};
 
 }  // namespace tamis::bench

@@ -25,9 +25,6 @@ struct Work {
   std::shared_ptr<void> storage{};
 };
 
-// Bytes of the last-level cache; 64 MiB where the system does not tell.
-int64_t last_level_cache();
-
 // Turns needed until a cycle of them reads more than five times the last-level cache.
 int64_t enough_turns(int64_t bytes_of_a_turn);
 

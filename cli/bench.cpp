@@ -76,7 +76,8 @@ void add_bench(CLI::App& app, int* exit) {
   c->add_option("--out", o->out, "Write the record to this JSON file");
   c->add_option("--samples", o->bench.samples, "Timed events of each reading (1000; fewer of long ones)")
       ->check(CLI::PositiveNumber);
-  c->add_option("--threads", o->bench.threads, "CPU threads (all of the machine)")->check(CLI::PositiveNumber);
+  c->add_option("--threads", o->bench.threads, "CPU threads (all of the machine)")
+      ->check(CLI::PositiveNumber);
   c->add_option("--isa", o->bench.isa, "Instruction set of the kernels; ceilings always use the best");
   c->add_option("--trace", o->bench.trace, "File of recorded page selections, for *.recorded.*");
   c->add_flag("--json", o->json, "Print the record instead of a table");

@@ -23,6 +23,8 @@ Json error_object(const Status& status);
 // Each adds one command; its callback stores the exit code in *exit.
 void add_run(CLI::App& app, int* exit);
 void add_explain(CLI::App& app, int* exit);
+void add_bench(CLI::App& app, int* exit);
+void add_compare(CLI::App& app, int* exit);
 void add_kernels(CLI::App& app, int* exit);
 void add_version(CLI::App& app, int* exit);
 

@@ -27,10 +27,13 @@ std::string mark(bench::Verdict verdict) {
 }
 
 Json to_json(const bench::Change& c) {
-  return {{"name", c.name},     {"peer", c.peer},
+  return {{"name", c.name},
+          {"peer", c.peer},
           {"verdict", bench::verdict_name(c.verdict)},
-          {"old_us", c.old_us}, {"new_us", c.new_us},
-          {"ratio", c.ratio},   {"scaled_ratio", c.scaled ? Json(c.scaled_ratio) : Json(nullptr)}};
+          {"old_us", c.old_us},
+          {"new_us", c.new_us},
+          {"ratio", c.ratio},
+          {"scaled_ratio", c.scaled ? Json(c.scaled_ratio) : Json(nullptr)}};
 }
 
 void print_table(const std::vector<bench::Change>& changes) {
@@ -43,8 +46,9 @@ void print_table(const std::vector<bench::Change>& changes) {
     return std::count_if(changes.begin(), changes.end(),
                          [v](const bench::Change& c) { return c.verdict == v; });
   };
-  fmt::print("{} slower, {} faster, {} the same; ratio: new over old; scaled: beside the ceiling of each run\n",
-             count(bench::Verdict::kSlower), count(bench::Verdict::kFaster), count(bench::Verdict::kSame));
+  fmt::print(
+      "{} slower, {} faster, {} the same; ratio: new over old; scaled: beside the ceiling of each run\n",
+      count(bench::Verdict::kSlower), count(bench::Verdict::kFaster), count(bench::Verdict::kSame));
 }
 
 int compare_files(const Options& options) {

@@ -3,6 +3,8 @@
 
 #include <cstdio>
 #include <new>
+#include <stdexcept>
+#include <system_error>
 
 #include "cli.h"
 
@@ -55,6 +57,8 @@ int main(int argc, char** argv) {
   add_run(app, &exit);
   add_explain(app, &exit);
   add_kernels(app, &exit);
+  add_bench(app, &exit);
+  add_compare(app, &exit);
   add_version(app, &exit);
   try {
     app.parse(argc, argv);
@@ -62,6 +66,13 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? kDone : kUsage;
   } catch (const std::bad_alloc&) {
     return fail({tamis::Code::kCapacityExceeded, "out of memory"});
+  } catch (const std::length_error&) {
+    return fail({tamis::Code::kCapacityExceeded, "out of memory"});
+  } catch (const std::system_error& error) {
+    return fail({tamis::Code::kIoError, fmt::format("stdout: {}", error.code().message())});
   }
+  // What was printed must have arrived before it counts as done.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return fail({tamis::Code::kIoError, "stdout: cannot write"});
   return exit;
 }

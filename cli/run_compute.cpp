@@ -125,6 +125,11 @@ Result<Computed> compute(const Problem& problem, Backend backend, const RunOptio
   if (!shape.ok()) return shape.status();
   if (shape->index_only)
     return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
+  // As the reference does: a small file must not ask for all memory.
+  constexpr int64_t most_outputs = int64_t{1} << 30;
+  if (shape->total_q * shape->q_heads > most_outputs / shape->v_head_dim)
+    return Status(Code::kCapacityExceeded, fmt::format("q: more than {} outputs", most_outputs),
+                  {.limit = most_outputs});
   if (options.backward) return unsupported("backward: gradients are not built; nearest: forward");
   if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
   return backend == Backend::kCpu ? compute_cpu(problem, *shape, options)

@@ -19,7 +19,8 @@ namespace tamis {
 // The CPU threads of a caller. One call at a time may use a Context. The library makes no thread of its own.
 class Context {
  public:
-  explicit Context(int threads = 0);  // 0: as many as the machine has
+  // 0: as many as the machine has. Where threads cannot be started, fewer; threads() tells.
+  explicit Context(int threads = 0);
   ~Context();
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;

@@ -27,6 +27,8 @@ struct BundleView {
   int64_t bundles = 0, entries = 0;
   int32_t block = 0, words = 0;
   int32_t max_lists = 0;
+  uint64_t source = 0;              // the index set's
+  int64_t slots = 0;                // the index set's
   const Bundle* bundle = nullptr;   // [bundles]
   const int32_t* rows = nullptr;    // candidate row of each list
   const RowInfo* row = nullptr;     // [candidate rows]

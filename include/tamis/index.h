@@ -36,6 +36,8 @@ struct IndexView {
   int64_t rows = 0, entries = 0;
   int32_t block = 0;                // Bk: 16, 32, 64 or 128 tokens
   int32_t words = 0;                // 64-bit member words of a block: 1, or 2 for Bk 128
+  uint64_t source = 0;              // stamp of the sizes, lengths and positions it was made from
+  int64_t slots = 0;                // of the cache it was checked against; a larger one is fine too
   const RowInfo* row = nullptr;     // [rows]
   const int64_t* begin = nullptr;   // [rows]
   const int32_t* count = nullptr;   // [rows]

@@ -84,6 +84,9 @@ Result<Shape> describe(const Problem& problem);
 // invalid_argument. Candidates and pages are judged later, by whoever reads them.
 Status check_arrays(const Problem& problem, const Shape& shape);
 
+// Checks that q, k, v and scales have memory behind them: what a host function asks before it computes.
+Status check_values(const Problem& problem);
+
 // Number of query blocks; rows = query_blocks * index_heads. Needs checked arrays.
 int64_t count_query_blocks(const Problem& problem);
 

@@ -56,7 +56,8 @@ class [[nodiscard]] Status {
   bool ok() const { return detail_ == nullptr; }
   Code code() const { return ok() ? Code::kOk : detail_->code; }
   // Names the argument as docs/semantics.md section 11 spells it, the value and the limit. Empty when ok.
-  const std::string& message() const;
+  const std::string& message() const&;
+  std::string message() && { return static_cast<const Status&>(*this).message(); }  // of a temporary: a copy
   const Where& where() const;
 
  private:

@@ -30,7 +30,8 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
   normalize_options.all_blocks =
       plan_options.path == Path::kDense ||
       (plan_options.path == Path::kAuto && problem.candidates.form == CandidateForm::kAll);
-  for (bool settled = false; !settled;) {
+  std::string reason;
+  for (;;) {
     const auto start = Clock::now();
     TAMIS_RETURN_IF_ERROR(normalize_into(problem, normalize_options, &p.index));
     const auto normalized = Clock::now();
@@ -43,10 +44,13 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
     p.plan = std::move(*plan);
     p.normalize_us += microseconds(start, normalized);
     p.plan_us += microseconds(normalized, Clock::now());
-    // A plan that turned to the dense path wants every block; the sets stay what they are.
-    settled = normalize_options.all_blocks || p.plan.path != Path::kDense;
+    if (normalize_options.all_blocks || p.plan.path != Path::kDense) break;
+    // The plan turned to the dense path, which wants every block; the sets stay what they are.
     normalize_options.all_blocks = true;
+    plan_options.path = Path::kDense;
+    reason = std::move(p.plan.reason);
   }
+  if (!reason.empty()) p.plan.reason = reason + (p.plan.reason.empty() ? "" : "; ") + p.plan.reason;
   const auto planned = Clock::now();
   Result<Schedule> made = schedule(p.plan, p.bundles.view());
   if (!made.ok()) return made.status();

@@ -2,6 +2,7 @@
 #include "kernels/cpu/run.h"
 #include "core/checks.h"
 #include "core/pool.h"
+#include "core/source.h"
 #include "tamis/attention.h"
 
 namespace tamis {
@@ -10,11 +11,13 @@ namespace {
 Status check_out(const OutView& out, const Shape& s) {
   const MutableTensorView &o = out.out, &lse = out.lse;
   if (!o.present()) return invalid("out", "tensor is missing");
+  if (o.data == nullptr && o.elements() > 0) return invalid("out", "has elements but no memory");
   if (o.dtype != DType::kF32 && o.dtype != DType::kF16 && o.dtype != DType::kBF16)
     return invalid("out", "dtype ", dtype_name(o.dtype), " is not one of F32 F16 BF16");
   if (o.rank != 3 || o.shape[0] != s.total_q || o.shape[1] != s.q_heads || o.shape[2] != s.v_head_dim)
     return invalid("out", "shape is not [", s.total_q, ",", s.q_heads, ",", s.v_head_dim, "]");
   if (!lse.present()) return {};
+  if (lse.data == nullptr && lse.elements() > 0) return invalid("lse", "has elements but no memory");
   if (lse.dtype != DType::kF32) return invalid("lse", "dtype ", dtype_name(lse.dtype), " is not F32");
   if (lse.rank != 2 || lse.shape[0] != s.total_q || lse.shape[1] != s.q_heads)
     return invalid("lse", "shape is not [", s.total_q, ",", s.q_heads, "]");
@@ -30,6 +33,9 @@ Status check_stamps(const Plan& plan, const Problem& problem, const Shape& shape
     return stale("was made for another shape than this problem's");
   if (schedule.fingerprint != plan.fingerprint) return stale("the schedule was made by another plan");
   if (bundles.block != plan.block) return stale("the bundles have another block size");
+  if (bundles.source != source_stamp(problem, shape))
+    return stale("the bundles were made for other lengths, positions or sizes");
+  if (cache_slots(shape) < bundles.slots) return stale("the cache has shrunk since the bundles were made");
   if (schedule_stamp(bundles) != schedule.stamp) return stale("the schedule was made for other bundles");
   return {};
 }
@@ -44,6 +50,8 @@ Status run(const Plan& plan, const Problem& problem, const BundleView& bundles, 
   if (plan.backend != Backend::kCpu)
     return {Code::kUnsupported,
             text("backend: run serves cpu, the plan is for ", backend_name(plan.backend))};
+  TAMIS_RETURN_IF_ERROR(check_arrays(problem, *shape));
+  TAMIS_RETURN_IF_ERROR(check_values(problem));
   TAMIS_RETURN_IF_ERROR(check_out(out, *shape));
   TAMIS_RETURN_IF_ERROR(cpu::supports(problem, *shape));
   TAMIS_RETURN_IF_ERROR(check_stamps(plan, problem, *shape, bundles, schedule));

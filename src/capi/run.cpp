@@ -144,7 +144,7 @@ int32_t tamis_context_create(int32_t threads, const char* isa, tamis_context** c
   return guarded(error, [&]() -> Status {
     if (context == nullptr) return tamis::invalid("context", "is NULL");
     if (threads < 0) return tamis::invalid("threads", threads, " is negative");
-    auto made = std::make_unique<tamis_context>(tamis::Context(threads));
+    std::unique_ptr<tamis_context> made(new tamis_context{tamis::Context(threads)});
     if (isa != nullptr) TAMIS_RETURN_IF_ERROR(made->context.use_isa(isa));
     *context = made.release();
     return {};

@@ -1,5 +1,9 @@
 // Contents of the small host arrays that every later stage indexes with.
+#include <initializer_list>
+#include <utility>
+
 #include "core/checks.h"
+#include "core/source.h"
 #include "tamis/problem.h"
 
 namespace tamis {
@@ -7,6 +11,13 @@ namespace {
 
 int64_t entry(const TensorView& t, int64_t i) {
   return t.dtype == DType::kI64 ? t.at<int64_t>({i}) : t.at<int32_t>({i});
+}
+
+// A present tensor with elements has memory behind it.
+Status check_memory(std::initializer_list<std::pair<const char*, const TensorView*>> tensors) {
+  for (const auto& [name, t] : tensors)
+    if (t->data == nullptr && t->elements() > 0) return invalid(name, "has elements but no memory");
+  return {};
 }
 
 // Starts at 0 and never falls.
@@ -79,9 +90,44 @@ Status check_candidate_rows(const Problem& p) {
 }  // namespace
 
 Status check_arrays(const Problem& problem, const Shape& shape) {
+  const CacheView& cache = problem.cache;
+  const CandidateView& c = problem.candidates;
+  TAMIS_RETURN_IF_ERROR(check_memory({{"cu_q", &problem.query.cu_q},
+                                      {"q_pos", &problem.query.q_pos},
+                                      {"kv_len", &cache.kv_len},
+                                      {"cu_kv", &cache.cu_kv},
+                                      {"page_table", &cache.page_table},
+                                      {"page_stamps", &cache.page_stamps},
+                                      {"table_stamps", &cache.table_stamps},
+                                      {"cand_indptr", &c.indptr},
+                                      {"cand_indices", &c.indices},
+                                      {"cand_count", &c.count},
+                                      {"alibi_slopes", &problem.score.alibi_slopes}}));
   TAMIS_RETURN_IF_ERROR(check_queries(problem, shape));
   TAMIS_RETURN_IF_ERROR(check_lengths(problem, shape));
   return check_candidate_rows(problem);
+}
+
+Status check_values(const Problem& problem) {
+  const CacheView& cache = problem.cache;
+  return check_memory({{"q", &problem.query.q},
+                       {"k", &cache.k},
+                       {"v", &cache.v},
+                       {"k_scale", &cache.k_quant.scale},
+                       {"v_scale", &cache.v_quant.scale}});
+}
+
+uint64_t source_stamp(const Problem& problem, const Shape& shape) {
+  uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a, a word at a time
+  const auto add = [&](int64_t x) { hash = (hash ^ static_cast<uint64_t>(x)) * 0x100000001B3ull; };
+  for (const int64_t x : {shape.requests, shape.total_q, shape.page_size, shape.q_heads, shape.kv_heads,
+                          shape.index_heads, problem.mask.window, problem.mask.sink})
+    add(x);
+  add(problem.mask.causal);
+  for (const TensorView* t :
+       {&problem.query.cu_q, &problem.query.q_pos, &problem.cache.kv_len, &problem.cache.cu_kv})
+    for (int64_t i = 0; t->present() && i < t->shape[0]; ++i) add(entry(*t, i));
+  return hash;
 }
 
 int64_t count_query_blocks(const Problem& problem) {

@@ -1,12 +1,17 @@
 #include "core/pool.h"
 
 #include <new>
+#include <system_error>
 
 namespace tamis {
 
 Context::Pool::Pool(int threads) : arenas_(threads) {
   workers_.reserve(threads - 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
+  } catch (const std::system_error&) {
+    // The machine has no more threads to give: those that started do the work, and threads() says how many.
+  }
 }
 
 Context::Pool::~Pool() {

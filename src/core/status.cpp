@@ -10,7 +10,7 @@ Status::Status(const Status& other)
 
 Status& Status::operator=(const Status& other) { return *this = Status(other); }
 
-const std::string& Status::message() const {
+const std::string& Status::message() const& {
   static const std::string empty;
   return detail_ ? detail_->message : empty;
 }

@@ -1,24 +1,26 @@
 #include "diagnose/lines.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace tamis {
 namespace {
 
+__extension__ typedef __int128 Wide;  // bit positions: no pair of extents overflows it
+
 constexpr int64_t kLineBits = 128 * 8;
 
-int64_t line_of(int64_t bit) { return bit >= 0 ? bit / kLineBits : -((kLineBits - 1 - bit) / kLineBits); }
+int64_t line_of(Wide bit) {
+  return static_cast<int64_t>(bit >= 0 ? bit / kLineBits : -((kLineBits - 1 - bit) / kLineBits));
+}
 
 // Appends the lines of one head of one token whose first element lies at `bit`.
-void add_lines(const LineLayout& l, int64_t bit, std::vector<int64_t>* lines) {
-  if (l.dim == l.element_bits) {
-    const int64_t last = line_of(bit + l.elements * l.element_bits - 1);
-    for (int64_t line = line_of(bit); line <= last; ++line) lines->push_back(line);
-    return;
-  }
+void add_lines(const LineLayout& l, Wide bit, std::vector<int64_t>* lines) {
   for (int64_t d = 0; d < l.elements; ++d) {
-    const int64_t from = bit + d * l.dim, last = line_of(from + l.element_bits - 1);
-    for (int64_t line = line_of(from); line <= last; ++line) lines->push_back(line);
+    const Wide from = bit + Wide{d} * l.dim;
+    const int64_t last = line_of(from + l.element_bits - 1);
+    for (int64_t line = line_of(from); line <= last; ++line)
+      if (lines->empty() || lines->back() != line) lines->push_back(line);
   }
 }
 
@@ -54,16 +56,30 @@ LineLayout line_layout(const Problem& problem, const Shape& shape, bool is_v) {
 
 int64_t count_lines(const LineLayout& layout, const std::vector<int32_t>& tokens, int64_t first_row,
                     int64_t head) {
+  // Whole rows in ascending order touch ascending runs of lines: what lies behind the last one counted is
+  // new. Other strides need the list.
+  const bool ascending = layout.dim == layout.element_bits && layout.token >= 0;
   std::vector<int64_t> lines;
-  int64_t count = 0, open_page = -1;
+  int64_t count = 0, open_page = -1, next = std::numeric_limits<int64_t>::min();
   for (const int32_t t : tokens) {
     int64_t row = first_row + t;
     if (layout.page_size > 0) {
       row = t % layout.page_size;
-      if (t / layout.page_size != open_page) count += count_and_clear(&lines);
+      if (t / layout.page_size != open_page) {
+        count += count_and_clear(&lines);
+        next = std::numeric_limits<int64_t>::min();
+      }
       open_page = t / layout.page_size;
     }
-    add_lines(layout, row * layout.token + head * layout.head, &lines);
+    const Wide bit = Wide{row} * layout.token + Wide{head} * layout.head;
+    if (!ascending) {
+      add_lines(layout, bit, &lines);
+      continue;
+    }
+    const int64_t last = line_of(bit + Wide{layout.elements} * layout.element_bits - 1);
+    const int64_t first = std::max(line_of(bit), next);
+    if (last >= first) count += last - first + 1;
+    next = std::max(next, last + 1);
   }
   return count + count_and_clear(&lines);
 }

@@ -83,6 +83,8 @@ void share(const IndexView& index, const Heads& heads, Bundles::Storage* out) {
   out->stats.union_blocks = out->stats.listed_blocks;
   BundleView& v = out->view;
   v.entries = index.entries;
+  v.source = index.source;
+  v.slots = index.slots;
   v.max_lists = rows > 0 ? 1 : 0;
   v.blocks = index.blocks;
   v.members = index.members;
@@ -117,6 +119,8 @@ bool unite(const IndexView& index, const Heads& heads, Cut cut, size_t most_word
     v.max_lists = std::max(v.max_lists, b.lists);
     out->bundle.push_back(b);
   });
+  v.source = index.source;
+  v.slots = index.slots;
   v.entries = out->stats.union_blocks = static_cast<int64_t>(out->blocks.size());
   v.blocks = out->blocks.data();
   v.members = out->members.data();

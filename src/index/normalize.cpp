@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/checks.h"
+#include "core/source.h"
 #include "index/pages.h"
 #include "index/row.h"
 #include "index/storage.h"
@@ -63,6 +64,8 @@ IndexView IndexSet::view() const {
           .entries = static_cast<int64_t>(s.blocks.size()),
           .block = s.block,
           .words = s.words,
+          .source = s.source,
+          .slots = s.slots,
           .row = s.row.data(),
           .begin = s.begin.data(),
           .count = s.count.data(),
@@ -96,6 +99,8 @@ Status normalize_into(const Problem& problem, const NormalizeOptions& options, I
         Code::kCapacityExceeded, text("cand_indices: more than ", kMostRows, " rows"), {.limit = kMostRows}};
   storage.block = block;
   storage.words = std::max(1, block / 64);
+  storage.source = source_stamp(problem, *shape);
+  storage.slots = cache_slots(*shape);
 
   Status status = add_rows(problem, options, &storage);
   if (status.ok()) status = index::map_pages(problem, *shape, options.all_blocks, &storage);

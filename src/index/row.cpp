@@ -111,11 +111,22 @@ bool RowBuilder::set_tokens(int64_t begin, int64_t end, int64_t first) {
   return repeated;
 }
 
+// The same for an entry that lies in one word: the common case.
+bool RowBuilder::set_in_word(int64_t begin, int64_t end, int64_t first) {
+  const int64_t offset = begin & (block_ - 1);
+  uint64_t& word = out_.members[(first + touched_.rank(begin >> log2_block_)) * words_ + (offset >> 6)];
+  const uint64_t bits = (~uint64_t{0} >> (kWordBits - (end - begin))) << (offset & 63);
+  const bool repeated = word >> (offset & 63) & 1;
+  word |= bits;
+  return repeated;
+}
+
 // Second pass: member bits, duplicates, statistics; fails with the first offence of the row.
 Status RowBuilder::fill(const RawRow& raw, const RowInfo& info, int64_t row, int64_t kv_len, int64_t first) {
   const int64_t limit = kv_len == 0 ? 0 : (kv_len - 1) / c_.unit + 1;
   CandidateCounts& counts = out_.stats.counts;
   const int64_t last = first_bad_ >= 0 ? first_bad_ : raw.count;
+  const bool in_word = c_.unit <= kWordBits && std::min<int64_t>(block_, kWordBits) % c_.unit == 0;
   for (int64_t i = 0; i < last; ++i) {
     const int64_t e = raw.entries[i * raw.stride];
     if (e == -1) {
@@ -124,7 +135,7 @@ Status RowBuilder::fill(const RawRow& raw, const RowInfo& info, int64_t row, int
       ++counts.invalid;
     } else {
       const int64_t begin = e * c_.unit, end = kv_len - begin > c_.unit ? begin + c_.unit : kv_len;
-      if (!set_tokens(begin, end, first)) {
+      if (!(in_word ? set_in_word(begin, end, first) : set_tokens(begin, end, first))) {
         ++counts.unique;
         out_.stats.future += begin >= sight_.end;
       } else if (c_.duplicates == OnDuplicate::kMerge) {
@@ -158,10 +169,21 @@ uint64_t RowBuilder::visible_bits(uint64_t listed, int64_t base, size_t* window)
 void RowBuilder::keep_visible(int64_t kv_len, int64_t first) {
   const std::vector<int32_t>& found = touched_.blocks();
   const int64_t visible_blocks = (sight_.end + block_ - 1) >> log2_block_;
+  const int64_t plain_end =
+      sight_.windows.empty() ? sight_.end : std::min(sight_.end, sight_.windows.front().first);
   int64_t kept = first;
   size_t window = 0;
   for (size_t j = 0; j < found.size() && found[j] < visible_blocks; ++j) {
     const int64_t base = static_cast<int64_t>(found[j]) << log2_block_;
+    if (words_ == 1 && base >= sight_.sink_end && base + block_ <= plain_end) {
+      // Inside: whole, seen by some query, out of reach of sink and window. Most blocks are.
+      const uint64_t listed = out_.members[first + j];
+      if (listed == 0 && !options_.all_blocks) continue;
+      out_.members[kept] = out_.seen[kept] = listed;
+      out_.full[kept] = listed == word_mask(block_);
+      out_.blocks[kept++] = found[j];
+      continue;
+    }
     uint64_t any = 0;
     bool full = true;
     for (int w = 0; w < words_; ++w) {

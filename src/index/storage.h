@@ -10,6 +10,8 @@ namespace tamis {
 
 struct IndexSet::Storage {
   int32_t block = 0, words = 0;
+  uint64_t source = 0;
+  int64_t slots = 0;
   std::vector<RowInfo> row;
   std::vector<int64_t> begin;
   std::vector<int32_t> count;

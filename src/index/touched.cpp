@@ -33,14 +33,11 @@ void TouchedBlocks::start(Ordering ordering, int64_t limit, int64_t expected) {
     table_.assign(std::bit_ceil(static_cast<size_t>(std::min(expected, limit)) * 2 + 16), -1);
 }
 
-void TouchedBlocks::add(int64_t block) {
-  if (ordering_ == Ordering::kBitmap) {
-    bitmap_[block >> 6] |= uint64_t{1} << (block & 63);
-  } else if (ordering_ == Ordering::kHash) {
-    add_hashed(static_cast<int32_t>(block));
-  } else {
-    found_.push_back(static_cast<int32_t>(block));
-  }
+void TouchedBlocks::add_listed(int32_t block) {
+  if (ordering_ == Ordering::kHash)
+    add_hashed(block);
+  else
+    found_.push_back(block);
 }
 
 void TouchedBlocks::add_range(int64_t first, int64_t last) {
@@ -86,7 +83,7 @@ void TouchedBlocks::finish() {
     for (size_t w = 0; w < bitmap_.size(); ++w) {
       ranks_[w] = static_cast<int32_t>(found_.size());
       for (uint64_t bits = bitmap_[w]; bits != 0; bits &= bits - 1)
-        found_.push_back(static_cast<int32_t>(w * 64 + std::countr_zero(bits)));
+        found_.push_back(static_cast<int32_t>(w * 64) + std::countr_zero(bits));
     }
     return;
   }
@@ -95,7 +92,7 @@ void TouchedBlocks::finish() {
     found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
     return;
   }
-  ranks_.resize(table_.size());
+  if (ranks_.size() < table_.size()) ranks_.resize(table_.size());
   const size_t mask = table_.size() - 1;
   for (size_t i = 0; i < found_.size(); ++i) {
     size_t at = hash_of(found_[i], mask);
@@ -104,11 +101,7 @@ void TouchedBlocks::finish() {
   }
 }
 
-int64_t TouchedBlocks::rank(int64_t block) const {
-  if (ordering_ == Ordering::kBitmap) {
-    const uint64_t below = bitmap_[block >> 6] & ((uint64_t{1} << (block & 63)) - 1);
-    return ranks_[block >> 6] + std::popcount(below);
-  }
+int64_t TouchedBlocks::search(int64_t block) const {
   if (ordering_ == Ordering::kSort)
     return std::lower_bound(found_.begin(), found_.end(), static_cast<int32_t>(block)) - found_.begin();
   const size_t mask = table_.size() - 1;

@@ -17,6 +17,13 @@ namespace tamis::index {
 // up on few blocks of a very long context.
 Ordering cheapest_ordering(int64_t adds, int64_t limit);
 
+// Set bits, without the library call that std::popcount is where the instruction may be missing.
+inline int count_bits(uint64_t x) {
+  x -= x >> 1 & 0x5555555555555555;
+  x = (x & 0x3333333333333333) + (x >> 2 & 0x3333333333333333);
+  return static_cast<int>(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F) * 0x0101010101010101 >> 56);
+}
+
 // Collects block numbers in [0, limit), then numbers them in ascending order. Borrowed memory is reused row
 // by row.
 class TouchedBlocks {
@@ -26,16 +33,26 @@ class TouchedBlocks {
       : bitmap_(*bitmap), found_(*found), table_(*table), ranks_(*ranks) {}
 
   void start(Ordering ordering, int64_t limit, int64_t expected);
-  void add(int64_t block);
+  void add(int64_t block) {
+    if (ordering_ == Ordering::kBitmap)
+      bitmap_[block >> 6] |= uint64_t{1} << (block & 63);
+    else
+      add_listed(static_cast<int32_t>(block));
+  }
   void add_range(int64_t first, int64_t last);  // [first, last)
 
   // Ends the collecting: blocks() is ascending and unique from here on.
   void finish();
   const std::vector<int32_t>& blocks() const { return found_; }
-  int64_t rank(int64_t block) const;  // of a block that was added
+  int64_t rank(int64_t block) const {  // of a block that was added
+    if (ordering_ != Ordering::kBitmap) return search(block);
+    return ranks_[block >> 6] + count_bits(bitmap_[block >> 6] & ((uint64_t{1} << (block & 63)) - 1));
+  }
   Ordering ordering() const { return ordering_; }
 
  private:
+  int64_t search(int64_t block) const;
+  void add_listed(int32_t block);
   void add_hashed(int32_t block);
   void grow();
 

@@ -54,7 +54,8 @@ Known load(const std::string& name) {
   const auto number = [&](const char* key) { return std::stod(file->metadata.at(key)); };
   const auto count = [&](const char* key) { return std::stoll(file->metadata.at(key)); };
   k.tolerance = {number("tol_out"), number("tol_lse")};
-  k.answer.sets.counts = {count("raw"), count("padding"), count("invalid"), count("duplicates"), count("unique")};
+  k.answer.sets.counts = {count("raw"), count("padding"), count("invalid"), count("duplicates"),
+                          count("unique")};
   k.answer.sets.empty_rows = count("empty_rows");
   return k;
 }
@@ -69,7 +70,8 @@ void check_sets(const Known& k, const IndexSet& index) {
   EXPECT_EQ(got.invalid, want.invalid);
   EXPECT_EQ(got.duplicates, want.duplicates);
   EXPECT_EQ(got.unique, want.unique);
-  const int64_t heads = p.candidates.index_heads, sets = static_cast<int64_t>(k.answer.sets.indptr.size()) - 1;
+  const int64_t heads = p.candidates.index_heads,
+                sets = static_cast<int64_t>(k.answer.sets.indptr.size()) - 1;
   for (int64_t r = 0; r < v.rows; ++r) {
     std::map<int32_t, int64_t> slots;
     for (int64_t e = v.begin[r]; e < v.begin[r] + v.count[r]; ++e)
@@ -82,7 +84,8 @@ void check_sets(const Known& k, const IndexSet& index) {
       ASSERT_EQ(expand_set(p, v, i, v.row[r].index_head), set_of(k.answer.sets, set)) << "query " << i;
       for (int64_t at = k.answer.sets.indptr[set]; at < k.answer.sets.indptr[set + 1]; ++at) {
         const auto found = slots.find(k.answer.sets.tokens[at]);
-        ASSERT_TRUE(found != slots.end() && found->second == k.slots[at]) << "token " << k.answer.sets.tokens[at];
+        ASSERT_TRUE(found != slots.end() && found->second == k.slots[at])
+            << "token " << k.answer.sets.tokens[at];
       }
     }
   }
@@ -121,7 +124,8 @@ TEST_P(Cases, HasItsAnswerHoweverItIsRun) {
   for (const int32_t block : {0, 16, 64})
     for (const Path path : {Path::kDirect, Path::kDense}) {
       std::vector<std::tuple<int64_t, int64_t, int64_t>> seen;  // bundles already run
-      for (const BundlePolicy policy : {BundlePolicy::kRows, BundlePolicy::kHeads, BundlePolicy::kNeighbours}) {
+      for (const BundlePolicy policy :
+           {BundlePolicy::kRows, BundlePolicy::kHeads, BundlePolicy::kNeighbours}) {
         SCOPED_TRACE(::testing::Message() << "block " << block << ", " << path_name(path) << ", policy "
                                           << static_cast<int>(policy));
         ForwardOptions o{.normalize = {.block = block}, .bundle = {.policy = policy}, .plan = {.path = path}};
@@ -159,8 +163,7 @@ TEST_P(Cases, HasItsAnswerWhenAllIsLeftToTheLibrary) {
     EXPECT_TRUE(out.fences_stand() && lse.fences_stand());
     EXPECT_EQ(report.index.counts.raw, k.answer.sets.counts.raw);
     // The case counts (query, index head); the report (query, query head).
-    EXPECT_EQ(report.counters.empty_rows,
-              k.answer.sets.empty_rows * (shape->q_heads / shape->index_heads));
+    EXPECT_EQ(report.counters.empty_rows, k.answer.sets.empty_rows * (shape->q_heads / shape->index_heads));
   }
 }
 

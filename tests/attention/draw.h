@@ -16,7 +16,8 @@ inline Rows draw_rows(const Spec& s, const CandidateView& c) {
     for (int64_t r = (s.q_len[b] + c.query_block - 1) / c.query_block * c.index_heads; r > 0; --r) {
       const int good = s.kv_len[b] == 0 ? 0 : (s.kv_len[b] - 1) / static_cast<int>(c.unit);
       std::vector<int32_t> row(pick(0, 4) == 0 ? 0 : pick(0, 30));
-      for (int32_t& e : row) e = pick(0, 9) == 0 ? *rc::gen::element(-1, -2, good + 1, INT32_MAX) : pick(0, good);
+      for (int32_t& e : row)
+        e = pick(0, 9) == 0 ? *rc::gen::element(-1, -2, good + 1, INT32_MAX) : pick(0, good);
       // A run: neighbouring tokens are loaded together.
       if (pick(0, 2) == 0)
         for (int e = pick(0, good), n = pick(0, 100); n > 0 && e <= good; --n) row.push_back(e++);

@@ -11,7 +11,8 @@ namespace {
 using namespace testing;  // NOLINT: the vocabulary of support/
 
 // Two requests, private lists, odd sizes; split in three.
-TestProblem sample(DType dtype = DType::kF32, Placement placement = Placement::kDense, int64_t head_dim = 24) {
+TestProblem sample(DType dtype = DType::kF32, Placement placement = Placement::kDense,
+                   int64_t head_dim = 24) {
   TestProblem t({.kv_len = {150, 40},
                  .q_len = {3, 2},
                  .q_heads = 4,
@@ -40,7 +41,8 @@ TEST(Outputs, AnyStridesAndDTypes) {
   const reference::Answer want = answer(t.problem);
   const Tolerance tolerance = tolerance_of(t.problem, want);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
-    for (const Placement how : {Placement::kDense, Placement::kGaps, Placement::kSpread, Placement::kReversed})
+    for (const Placement how :
+         {Placement::kDense, Placement::kGaps, Placement::kSpread, Placement::kReversed})
       for (const ForwardOptions& o : {kSplit, ForwardOptions{}})
         EXPECT_EQ(complaint(run_all(t.problem, o, context, dtype, how), want, tolerance, dtype), "")
             << dtype_name(dtype) << " placement " << static_cast<int>(how);
@@ -55,7 +57,8 @@ TEST(Outputs, AreRoundedOnce) {
     const Ran narrow = run_all(t.problem, kSplit, context, dtype);
     ASSERT_EQ(narrow.out.size(), wide.out.size());
     for (size_t i = 0; i < wide.out.size(); ++i) {
-      const double rounded = dtype == DType::kF16 ? f16_to_float(to_f16(wide.out[i])) : bf16_to_float(to_bf16(wide.out[i]));
+      const double rounded =
+          dtype == DType::kF16 ? f16_to_float(to_f16(wide.out[i])) : bf16_to_float(to_bf16(wide.out[i]));
       ASSERT_EQ(narrow.out[i], rounded) << i;
     }
     EXPECT_TRUE(same_bits(narrow.lse, wide.lse));
@@ -85,9 +88,11 @@ TEST(Outputs, WrongOnesAreRefused) {
     EXPECT_EQ(s.message().rfind(name, 0), 0u) << s.message();
   };
   refuses({}, "out");
-  for (const Guarded* wrong : {&narrow, &few, &flat, &heads, &ints, &doubles}) refuses({wrong->view(), lse.view()}, "out");
+  for (const Guarded* wrong : {&narrow, &few, &flat, &heads, &ints, &doubles})
+    refuses({wrong->view(), lse.view()}, "out");
   for (const Guarded* wrong : {&half_lse, &long_lse, &flat_lse}) refuses({out.view(), wrong->view()}, "lse");
-  for (const Guarded* x : {&out, &lse, &narrow, &few, &flat, &heads, &ints, &doubles, &half_lse, &long_lse, &flat_lse})
+  for (const Guarded* x :
+       {&out, &lse, &narrow, &few, &flat, &heads, &ints, &doubles, &half_lse, &long_lse, &flat_lse})
     EXPECT_TRUE(x->untouched());
 }
 
@@ -103,8 +108,8 @@ TEST(Workspace, OneByteLessIsRefusedAndNothingIsWritten) {
   Guarded out(DType::kF32, {5, 4, 19}), lse(DType::kF32, {5, 4});
   for (const int64_t less : {needed, int64_t{1}}) {
     GuardedWorkspace small(needed - less);
-    const Status s = run(steps->plan, t.problem, steps->bundles.view(), steps->schedule, {out.view(), lse.view()},
-                         small.span(), context);
+    const Status s = run(steps->plan, t.problem, steps->bundles.view(), steps->schedule,
+                         {out.view(), lse.view()}, small.span(), context);
     EXPECT_EQ(s.code(), Code::kWorkspaceTooSmall);
     EXPECT_EQ(s.where().value, needed - less);
     EXPECT_EQ(s.where().limit, needed);
@@ -129,8 +134,8 @@ TEST(Workspace, WhatWasInItIsOfNoInterest) {
   for (const Way& way : {Way{0, 0, 0}, {0x7F, 0, 0}, {0xFF, 1000, 0}, {0xFF, 0, 4}, {0xFF, 0, 60}}) {
     GuardedWorkspace workspace(needed + way.extra, way.fill, way.shift);
     Guarded out(DType::kF32, {5, 4, 19}), lse(DType::kF32, {5, 4});
-    const Status s = run(steps->plan, t.problem, steps->bundles.view(), steps->schedule, {out.view(), lse.view()},
-                         workspace.span(), context);
+    const Status s = run(steps->plan, t.problem, steps->bundles.view(), steps->schedule,
+                         {out.view(), lse.view()}, workspace.span(), context);
     ASSERT_TRUE(s.ok()) << s.message();
     EXPECT_TRUE(same_bits(out.values(), exact.out));
     EXPECT_TRUE(same_bits(lse.values(), exact.lse));
@@ -138,8 +143,8 @@ TEST(Workspace, WhatWasInItIsOfNoInterest) {
   }
   GuardedWorkspace odd(needed, 0xFF, 2);
   Guarded out(DType::kF32, {5, 4, 19}), lse(DType::kF32, {5, 4});
-  EXPECT_EQ(run(steps->plan, t.problem, steps->bundles.view(), steps->schedule, {out.view(), lse.view()}, odd.span(),
-                context)
+  EXPECT_EQ(run(steps->plan, t.problem, steps->bundles.view(), steps->schedule, {out.view(), lse.view()},
+                odd.span(), context)
                 .code(),
             Code::kInvalidArgument)
       << "floats cannot start there";
@@ -153,7 +158,8 @@ TEST(Workspace, WholeRowsNeedNone) {
   ASSERT_TRUE(steps.ok());
   EXPECT_EQ(partial_bytes(steps->plan, steps->schedule), 0);
   Guarded out(DType::kF32, {5, 4, 19}), lse(DType::kF32, {5, 4});
-  EXPECT_TRUE(run(steps->plan, t.problem, steps->bundles.view(), steps->schedule, {out.view(), lse.view()}, {}, context)
+  EXPECT_TRUE(run(steps->plan, t.problem, steps->bundles.view(), steps->schedule, {out.view(), lse.view()},
+                  {}, context)
                   .ok());
 }
 
@@ -179,7 +185,8 @@ TEST(Inputs, PlacementChangesNoBit) {
     ASSERT_EQ(want.damage, "");
     for (const Placement how :
          {Placement::kGaps, Placement::kSpread, Placement::kReversed, Placement::kInterleaved})
-      EXPECT_EQ(unlike(run_all(sample(dtype, how).problem, kSplit, context), want), "") << static_cast<int>(how);
+      EXPECT_EQ(unlike(run_all(sample(dtype, how).problem, kSplit, context), want), "")
+          << static_cast<int>(how);
   }
 }
 

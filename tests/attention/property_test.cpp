@@ -1,4 +1,5 @@
-// Random problems, run in random ways, against the float64 reference; every slot that no set uses is poisoned.
+// Random problems, run in random ways, against the float64 reference; every slot that no set uses is
+// poisoned.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -43,8 +44,7 @@ TEST_P(Property, TheReferenceAgrees) {
       RC_ASSERT(want.ok());
       RC_ASSERT(complaint(one, *want, tolerance_of(t.problem, *want), dtype) == "");
       RC_ASSERT(unlike(one, two) == "");
-      RC_ASSERT(one.counters.empty_rows ==
-                want->sets.empty_rows * (shape->q_heads / shape->index_heads));
+      RC_ASSERT(one.counters.empty_rows == want->sets.empty_rows * (shape->q_heads / shape->index_heads));
     }
   }));
 }
@@ -57,8 +57,17 @@ TEST(LargerProblems, TheReferenceAgrees) {
   Context context(2);
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const int64_t query_block : {1, 16, 128}) {
-      Spec s{.kv_len = {1500, 70}, .q_len = {90, 70}, .q_heads = 8, .kv_heads = 2, .head_dim = 40, .v_head_dim = 24,
-             .dtype = dtype, .page_size = 48, .q = q_noise(4), .k = kv_noise(5), .v = kv_noise(6)};
+      Spec s{.kv_len = {1500, 70},
+             .q_len = {90, 70},
+             .q_heads = 8,
+             .kv_heads = 2,
+             .head_dim = 40,
+             .v_head_dim = 24,
+             .dtype = dtype,
+             .page_size = 48,
+             .q = q_noise(4),
+             .k = kv_noise(5),
+             .v = kv_noise(6)};
       TestProblem t(s);
       CandidateView& c = t.problem.candidates;
       c.index_heads = 2;
@@ -67,7 +76,8 @@ TEST(LargerProblems, TheReferenceAgrees) {
       for (int b = 0; b < 2; ++b)
         for (int64_t r = (s.q_len[b] + query_block - 1) / query_block * 2; r > 0; --r) {
           rows.emplace_back();
-          for (int32_t token = static_cast<int32_t>(r % 5); token < s.kv_len[b]; token += 3) rows.back().push_back(token);
+          for (int32_t token = static_cast<int32_t>(r % 5); token < s.kv_len[b]; token += 3)
+            rows.back().push_back(token);
         }
       t.csr(rows);
       t.problem.mask = {.causal = true, .window = 20, .sink = 5};
@@ -83,6 +93,30 @@ TEST(LargerProblems, TheReferenceAgrees) {
                 << static_cast<int>(policy) << " splits " << splits;
           }
     }
+}
+
+// So much partial state that the threads share out the merges too.
+TEST(LargerProblems, MergesOnSeveralThreads) {
+  Context one(1), many(3);
+  TestProblem t({.kv_len = {130},
+                 .q_len = {100},
+                 .q_heads = 8,
+                 .kv_heads = 2,
+                 .head_dim = 8,
+                 .v_head_dim = 128,
+                 .page_size = 16,
+                 .q = q_noise(4),
+                 .k = kv_noise(5),
+                 .v = kv_noise(6)});
+  t.all();
+  const Result<Steps> steps = prepare(t.problem, {.normalize = {.block = 16}, .plan = {.splits = 6}});
+  ASSERT_TRUE(steps.ok());
+  EXPECT_GT(partial_bytes(steps->plan, steps->schedule), 2 << 20);
+  const Ran r = run_step(t.problem, *steps, steps->schedule, one);
+  const reference::Answer want = answer(t.problem);
+  EXPECT_EQ(complaint(r, want, tolerance_of(t.problem, want)), "");
+  for (uint64_t i = 0; i < 5; ++i)
+    EXPECT_EQ(unlike(run_step(t.problem, *steps, shuffled(steps->schedule, i), many), r), "");
 }
 
 }  // namespace

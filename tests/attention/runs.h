@@ -107,8 +107,10 @@ class GuardedWorkspace {
   bool untouched() const { return room_ == made_; }
   bool fences_stand() const {
     const unsigned char *first = room_.data(), *last = first + room_.size();
-    return std::all_of(first, const_cast<const unsigned char*>(begin_), [](auto x) { return x == kCanary; }) &&
-           std::all_of(const_cast<const unsigned char*>(begin_) + bytes_, last, [](auto x) { return x == kCanary; });
+    return std::all_of(first, const_cast<const unsigned char*>(begin_),
+                       [](auto x) { return x == kCanary; }) &&
+           std::all_of(const_cast<const unsigned char*>(begin_) + bytes_, last,
+                       [](auto x) { return x == kCanary; });
   }
 
  private:
@@ -172,7 +174,8 @@ inline Ran run_step(const Problem& p, const Steps& s, const Schedule& schedule, 
   Guarded lse(DType::kF32, {shape->total_q, shape->q_heads}, how);
   GuardedWorkspace workspace(partial_bytes(s.plan, schedule));
   Ran r;
-  r.status = run(s.plan, p, s.bundles.view(), schedule, {out.view(), lse.view()}, workspace.span(), context, &r.counters);
+  r.status = run(s.plan, p, s.bundles.view(), schedule, {out.view(), lse.view()}, workspace.span(), context,
+                 &r.counters);
   r.out = out.values();
   r.lse = lse.values();
   if (!out.fences_stand()) r.damage += "out's fence fell; ";
@@ -184,8 +187,8 @@ inline Ran run_step(const Problem& p, const Steps& s, const Schedule& schedule, 
 }
 
 // All stages. A refusal of an early stage is in `status`.
-inline Ran run_all(const Problem& p, const ForwardOptions& options, Context& context, DType dtype = DType::kF32,
-                   Placement how = Placement::kDense) {
+inline Ran run_all(const Problem& p, const ForwardOptions& options, Context& context,
+                   DType dtype = DType::kF32, Placement how = Placement::kDense) {
   const Result<Steps> steps = prepare(p, options);
   if (!steps.ok()) return Ran{steps.status(), {}, {}, {}, {}};
   return run_step(p, *steps, steps->schedule, context, dtype, how);
@@ -212,8 +215,9 @@ inline reference::Output plain_attention(const Problem& p, const reference::Sets
   int64_t b = 0;
   for (int64_t i = 0; i < s.total_q; ++i) {
     while (p.query.cu_q.at<int32_t>({b + 1}) <= i) ++b;
-    const int64_t pos = p.query.q_pos.present() ? p.query.q_pos.at<int32_t>({i})
-                                                : p.cache.kv_len.at<int32_t>({b}) - p.query.cu_q.at<int32_t>({b + 1}) + i;
+    const int64_t pos = p.query.q_pos.present()
+                            ? p.query.q_pos.at<int32_t>({i})
+                            : p.cache.kv_len.at<int32_t>({b}) - p.query.cu_q.at<int32_t>({b + 1}) + i;
     for (int64_t h = 0; h < s.q_heads; ++h) {
       const int64_t set = i * s.index_heads + h / (s.q_heads / s.index_heads), begin = sets.indptr[set];
       const int64_t n = sets.indptr[set + 1] - begin, kv_head = h / s.group;
@@ -223,20 +227,23 @@ inline reference::Output plain_attention(const Problem& p, const reference::Sets
       for (int64_t j = 0; j < n; ++j) {
         float dot = 0;
         for (int64_t d = 0; d < s.head_dim; ++d)
-          dot += load(p.query.q, i * p.query.q.stride[0] + h * p.query.q.stride[1] + d * p.query.q.stride[2]) *
-                 load(p.cache.k, at(ks, slots[begin + j], kv_head) + d * ks.dim);
+          dot +=
+              load(p.query.q, i * p.query.q.stride[0] + h * p.query.q.stride[1] + d * p.query.q.stride[2]) *
+              load(p.cache.k, at(ks, slots[begin + j], kv_head) + d * ks.dim);
         x[j] = static_cast<float>(s.scale) * dot;
         const float cap = static_cast<float>(p.score.softcap);
         if (cap > 0) x[j] = cap * std::tanh(x[j] / cap);
         if (p.score.alibi_slopes.present())
-          x[j] -= p.score.alibi_slopes.at<float>({h}) * std::fabs(static_cast<float>(pos - sets.tokens[begin + j]));
+          x[j] -= p.score.alibi_slopes.at<float>({h}) *
+                  std::fabs(static_cast<float>(pos - sets.tokens[begin + j]));
         top = std::max(top, x[j]);
       }
       for (float& y : x) sum += y = std::exp(y - top);
       r.lse[i * s.q_heads + h] = top + std::log(sum);
       for (int64_t d = 0; d < s.v_head_dim; ++d) {
         float o = 0;
-        for (int64_t j = 0; j < n; ++j) o += x[j] * load(p.cache.v, at(vs, slots[begin + j], kv_head) + d * vs.dim);
+        for (int64_t j = 0; j < n; ++j)
+          o += x[j] * load(p.cache.v, at(vs, slots[begin + j], kv_head) + d * vs.dim);
         r.out[(i * s.q_heads + h) * s.v_head_dim + d] = o / sum;
       }
     }

@@ -92,6 +92,42 @@ TEST(CRun, Splits) {
   expect_same(t.problem, &o, {.path = Path::kDirect, .splits = 3});
 }
 
+// Every count, twice over: added to what is there.
+TEST(CRun, CountersAreThoseOfForward) {
+  TestProblem t = decode_problem();
+  t.put_v(t.slot(0, 0), kNaN);  // head 1 does not list it, but shares a bundle with head 0, which does
+  t.problem.candidates.index_heads = 4;
+  t.csr({{0, 5}, {5, 6}, {64}, {69}, {1, 2, 3}, {1}, {2}, {}, {}, {4}, {3}, {2}});
+  const CProblem c(t.problem);
+  Results expected(3, 4, 8), results(3, 4, 8);
+  Context one(1);
+  ForwardReport report;
+  const Status status =
+      forward(t.problem, {}, {mutable_view(expected.out.data(), DType::kF32, {3, 4, 8}), {}}, one, &report);
+  ASSERT_TRUE(status.ok()) << status.message();
+  Handles h;
+  auto forwarded = sized<tamis_run_counters>(), ran = sized<tamis_run_counters>();
+  auto reported = sized<tamis_forward_report>();
+  reported.counters = &forwarded;
+  ASSERT_EQ(h.prepare(c.problem), TAMIS_OK);
+  std::vector<float> workspace;
+  const tamis_step step = h.step(c.problem, results.output, &workspace);
+  for (int64_t times = 1; times <= 2; ++times) {
+    ASSERT_EQ(tamis_forward(&c.problem, nullptr, &results.output, h.context, &reported, nullptr), TAMIS_OK);
+    ASSERT_EQ(tamis_run(&step, h.context, &ran, nullptr), TAMIS_OK);
+    for (const tamis_run_counters* counters : {&forwarded, &ran}) {
+      EXPECT_EQ(counters->tasks, times * report.counters.tasks);
+      EXPECT_EQ(counters->tiles, times * report.counters.tiles);
+      EXPECT_EQ(counters->tokens_loaded, times * report.counters.tokens_loaded);
+      EXPECT_EQ(counters->rows_redone, times * report.counters.rows_redone);
+      EXPECT_EQ(counters->empty_rows, times * report.counters.empty_rows);
+      EXPECT_GT(counters->attention_us, 0);
+    }
+  }
+  EXPECT_GT(ran.rows_redone, 0);
+  EXPECT_GT(ran.empty_rows, 0);
+}
+
 TEST(CRun, ReportAndCounters) {
   TestProblem t = decode_problem();
   const CProblem c(t.problem);

@@ -33,9 +33,12 @@ TEST(CStages, IndexIsTheOneOfNormalize) {
   const CProblem c(t.problem);
   Handles h;
   Error error;
-  ASSERT_EQ(tamis_normalize(&c.problem, nullptr, h.index, error), TAMIS_OK) << error.text;
-  const Stages s(t.problem);
-  const IndexView v = s.index.view();
+  tamis_normalize_options options;
+  tamis_normalize_options_init(&options);
+  options.block = 64;  // four pages: more spans than blocks
+  ASSERT_EQ(tamis_normalize(&c.problem, &options, h.index, error), TAMIS_OK) << error.text;
+  const IndexSet set = std::move(*normalize(t.problem, {.block = 64}));
+  const IndexView v = set.view();
   auto a = sized<tamis_index_arrays>();
   ASSERT_EQ(tamis_index_view(h.index, &a, error), TAMIS_OK);
   ASSERT_EQ(a.rows, v.rows);
@@ -53,7 +56,7 @@ TEST(CStages, IndexIsTheOneOfNormalize) {
   EXPECT_EQ(a.row[1].index_head, 1);
   EXPECT_EQ(a.row[2].request, 1);
 
-  const IndexStats& stats = s.index.stats();
+  const IndexStats& stats = set.stats();
   auto i = sized<tamis_index_summary>();
   ASSERT_EQ(tamis_index_stats(h.index, &i, error), TAMIS_OK);
   EXPECT_EQ(i.raw, stats.counts.raw);
@@ -65,6 +68,7 @@ TEST(CStages, IndexIsTheOneOfNormalize) {
   EXPECT_EQ(i.empty_rows, 1);
   EXPECT_EQ(i.blocks, stats.blocks);
   EXPECT_EQ(i.spans, stats.spans);
+  EXPECT_GT(i.spans, i.blocks);
   EXPECT_EQ(i.touched_pages, stats.touched_pages);
   EXPECT_EQ(i.gaps, stats.gaps);
   EXPECT_EQ(i.rows_bitmap, stats.rows_bitmap);
@@ -190,6 +194,62 @@ TEST(CStages, OptionsArrive) {
   }
   o.backend = TAMIS_REFERENCE;
   EXPECT_EQ(h.prepare(c.problem, &o, error), TAMIS_UNSUPPORTED);
+}
+
+TEST(CStages, PlanOptionsArrive) {
+  TestProblem t({.kv_len = {5000, 300}, .q_heads = 2, .page_size = 16});
+  t.all();
+  const CProblem c(t.problem);
+  const IndexSet index = std::move(*normalize(t.problem));
+  const Bundles bundles = std::move(*bundle(t.problem, index));
+  const Capacities capacities = capacities_of(t.problem, bundles.view());
+  const PlanOptions cases[] = {{},
+                               {.path = Path::kDirect},
+                               {.path = Path::kDense},
+                               {.splits = 5},
+                               {.batch_invariant = true},
+                               {.shares = 3},
+                               {.min_tiles = 1},
+                               {.workspace_budget = 2000},
+                               {.fallback = Fallback::kRefuse, .splits = 50, .workspace_budget = 100}};
+  for (const PlanOptions& o : cases) {
+    const Result<Plan> expected = make_plan(t.problem, capacities, index.view().block, o);
+    tamis_plan_options options;
+    tamis_plan_options_init(&options);
+    options.path = static_cast<int32_t>(o.path);
+    options.fallback = static_cast<int32_t>(o.fallback);
+    options.splits = o.splits;
+    options.batch_invariant = o.batch_invariant;
+    options.shares = o.shares;
+    options.min_tiles = o.min_tiles;
+    options.workspace_budget = o.workspace_budget;
+    Handles h;
+    Error error;
+    ASSERT_EQ(h.prepare(c.problem, &options, error), static_cast<int32_t>(expected.status().code()));
+    EXPECT_EQ(error.text, expected.status().message());
+    if (!expected.ok()) continue;
+    auto p = sized<tamis_plan_summary>();
+    ASSERT_EQ(tamis_plan_info(h.plan, &p, error), TAMIS_OK);
+    EXPECT_EQ(p.reason, expected->reason);
+    EXPECT_EQ(p.path, static_cast<int32_t>(expected->path));
+    EXPECT_EQ(p.splits, expected->splits);
+    EXPECT_EQ(p.batch_invariant, expected->batch_invariant);
+    EXPECT_EQ(p.shares, expected->shares);
+    EXPECT_EQ(p.min_part, expected->min_part);
+    EXPECT_EQ(p.max_parts, expected->max_parts);
+    EXPECT_EQ(p.workspace_bound, expected->workspace.bound);
+    EXPECT_EQ(p.workspace_typical, expected->workspace.typical);
+    const Schedule made = *schedule(*expected, bundles.view());
+    auto d = sized<tamis_schedule_summary>();
+    ASSERT_EQ(tamis_schedule_info(h.schedule, &d, error), TAMIS_OK);
+    EXPECT_EQ(d.tasks, made.stats.tasks);
+    EXPECT_EQ(d.split_rows, made.stats.split_rows);
+    EXPECT_EQ(d.parts, made.stats.parts);
+    EXPECT_EQ(d.empty_tasks, made.stats.empty_tasks);
+    EXPECT_EQ(d.task_blocks.p50, made.stats.task_blocks.p50);
+    EXPECT_EQ(d.task_blocks.p95, made.stats.task_blocks.p95);
+    EXPECT_EQ(d.workspace_bytes, made.stats.workspace_bytes);
+  }
 }
 
 TEST(CHandles, EmptyUntilFilledAndAfterAFailure) {

@@ -12,7 +12,8 @@
 namespace tamis {
 namespace {
 
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max(), kInt64Max = std::numeric_limits<int64_t>::max();
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max(),
+                  kInt64Max = std::numeric_limits<int64_t>::max();
 
 int64_t pick(int64_t first, int64_t last) { return *rc::gen::inRange(first, last + 1); }
 
@@ -32,7 +33,8 @@ struct Query {
 // Positions negative and beyond the length, windows and sinks of every size up to absurd.
 Query draw_query(int64_t kv_len) {
   Query q{.pos = pick(-3, kv_len + 200), .kv_len = kv_len, .causal = pick(0, 1) == 1, .window = 0, .sink = 0};
-  const int64_t sizes[] = {0, 1, 2, pick(0, kv_len + 3), kv_len, q.pos, q.pos + 1, q.pos + 2, kInt32Max, kInt64Max};
+  const int64_t sizes[] = {0,     1,         2,         pick(0, kv_len + 3), kv_len,
+                           q.pos, q.pos + 1, q.pos + 2, kInt32Max,           kInt64Max};
   q.window = std::max<int64_t>(0, sizes[pick(0, 9)]);
   q.sink = std::max<int64_t>(0, sizes[pick(0, 9)]);
   return q;
@@ -85,12 +87,13 @@ TEST(Bits, AtTheEndOfTheIntegers) {
       for (const int64_t window : {int64_t{0}, int64_t{1}, int64_t{70}, kInt32Max, kInt64Max})
         for (const int64_t sink : {int64_t{0}, int64_t{3}, kInt64Max}) {
           const Query q{pos, kInt32Max, causal, window, sink};
-          for (const int64_t base : {int64_t{0}, int64_t{64}, kInt32Max / 64 * 64 - 64, kInt32Max / 64 * 64}) {
+          for (const int64_t base :
+               {int64_t{0}, int64_t{64}, kInt32Max / 64 * 64 - 64, kInt32Max / 64 * 64}) {
             const uint64_t listed = 0x8000000180000001u, bits = set_bits(listed, q.sight(), base);
             for (int i = 0; i < kWordBits; ++i)
               ASSERT_EQ(bits >> i & 1, q.sees(base + i, listed >> i & 1))
-                  << "pos " << pos << " causal " << causal << " window " << window << " sink " << sink << " token "
-                  << base + i;
+                  << "pos " << pos << " causal " << causal << " window " << window << " sink " << sink
+                  << " token " << base + i;
           }
         }
 }

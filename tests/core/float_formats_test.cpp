@@ -30,8 +30,9 @@ struct Format {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const double sign = code & 0x8000 ? -1 : 1;
     if (exponent == (1 << exponent_bits) - 1) return mantissa == 0 ? sign * kInf : testing::kNaN;
-    return exponent == 0 ? sign * std::ldexp(mantissa, 1 - bias - mantissa_bits)
-                         : sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+    return exponent == 0
+               ? sign * std::ldexp(mantissa, 1 - bias - mantissa_bits)
+               : sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
   }
 };
 
@@ -103,7 +104,8 @@ TEST_P(FloatFormats, TinyValuesKeepTheirSign) {
 TEST_P(FloatFormats, NaNStaysNaNWhateverItsPayload) {
   const Format& f = GetParam();
   // Payloads in the low bits only would be cut to an infinity.
-  for (const uint32_t payload : {1u, 0x1000u, 0x1FFFu, 0x2000u, 0x7FFFu, 0x8000u, 0xFFFFu, 0x10000u, 0x400000u, 0x7FFFFFu})
+  for (const uint32_t payload :
+       {1u, 0x1000u, 0x1FFFu, 0x2000u, 0x7FFFu, 0x8000u, 0xFFFFu, 0x10000u, 0x400000u, 0x7FFFFFu})
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const uint16_t code = f.narrow(std::bit_cast<float>(sign | 0x7F800000u | payload));
       EXPECT_TRUE(f.is_nan(code)) << payload;

@@ -31,7 +31,8 @@ TEST(Pool, EveryIndexOnceForAnyNumberOfThreads) {
         busy[worker].fetch_sub(1);
       });
       EXPECT_EQ(wrong, 0) << threads << " threads, " << count;
-      for (int64_t i = 0; i < count; ++i) ASSERT_EQ(calls[i], 1) << threads << " threads, " << i << " of " << count;
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(calls[i], 1) << threads << " threads, " << i << " of " << count;
     }
   }
 }
@@ -42,7 +43,8 @@ TEST(Pool, TheCallerIsWorkerZero) {
     const std::thread::id caller = std::this_thread::get_id();
     std::atomic<int> wrong{0};
     for (int round = 0; round < 50; ++round)
-      pool.for_each(20, [&](int worker, int64_t) { wrong += (worker == 0) != (std::this_thread::get_id() == caller); });
+      pool.for_each(
+          20, [&](int worker, int64_t) { wrong += (worker == 0) != (std::this_thread::get_id() == caller); });
     EXPECT_EQ(wrong, 0);
   }
 }
@@ -65,7 +67,7 @@ TEST(Pool, RoundsBackToBack) {
     Pool pool(threads);
     std::vector<int64_t> cells(9, 0);  // plain: the pool is what orders the accesses
     int64_t want = 0;
-    for (int64_t round = 1; round <= 2000; ++round) {
+    for (int64_t round = 1; round <= 400 / threads; ++round) {
       const int64_t count = 2 + round % 8;
       pool.for_each(count, [&cells, round](int, int64_t i) { cells[i] += round; });
       want += round * count;
@@ -73,6 +75,23 @@ TEST(Pool, RoundsBackToBack) {
       for (const int64_t cell : cells) sum += cell;
       ASSERT_EQ(sum, want) << threads << " threads, round " << round;
     }
+  }
+}
+
+// Each thread holds one index, so none can do another's; the caller is done long before the others.
+TEST(Pool, TheCallerWaitsForTheLastWorker) {
+  Pool pool(3);
+  const int threads = pool.threads();
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<int> arrived{0};
+    std::vector<std::atomic<int>> done(threads);
+    pool.for_each(threads, [&](int worker, int64_t i) {
+      ++arrived;
+      while (arrived < threads) std::this_thread::yield();
+      for (int turn = 0; worker != 0 && turn < 50; ++turn) std::this_thread::yield();
+      done[i] = 1;
+    });
+    for (int i = 0; i < threads; ++i) ASSERT_EQ(done[i].load(), 1) << "round " << round;
   }
 }
 

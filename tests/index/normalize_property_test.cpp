@@ -64,7 +64,8 @@ TEST(NormalizeProperty, IsItsDefinition) {
     for (const int32_t block : {16, 32, 64, 128})
       for (const bool all_blocks : {false, true}) {
         const Model model = model_of(d, block, all_blocks);
-        for (const Ordering ordering : {Ordering::kAuto, Ordering::kBitmap, Ordering::kSort, Ordering::kHash}) {
+        for (const Ordering ordering :
+             {Ordering::kAuto, Ordering::kBitmap, Ordering::kSort, Ordering::kHash}) {
           const Result<IndexSet> set =
               normalize(d.problem(), {.block = block, .ordering = ordering, .all_blocks = all_blocks});
           RC_ASSERT(set.ok());
@@ -137,7 +138,8 @@ TEST(NormalizeProperty, OrderAndRepetitionChangeNothing) {
 }
 
 bool same_where(const Where& a, const Where& b) {
-  return a.request == b.request && a.row == b.row && a.page == b.page && a.value == b.value && a.limit == b.limit;
+  return a.request == b.request && a.row == b.row && a.page == b.page && a.value == b.value &&
+         a.limit == b.limit;
 }
 
 // An index set lives through many steps, good and bad ones, and remembers nothing of them.
@@ -150,10 +152,10 @@ TEST(NormalizeProperty, RefusesWhatTheReferenceRefusesAndForgetsTheLastStep) {
       Status want;
       const Result<reference::Sets> sets = reference::build_sets(d.problem());
       want = sets.ok() ? reference::check_pages(d.problem(), *sets) : sets.status();
-      const NormalizeOptions options{.block = *rc::gen::element(0, 16, 32, 64, 128),
-                                     .ordering = *rc::gen::element(Ordering::kAuto, Ordering::kBitmap,
-                                                                   Ordering::kSort, Ordering::kHash),
-                                     .all_blocks = pick(0, 1) == 1};
+      const NormalizeOptions options{
+          .block = *rc::gen::element(0, 16, 32, 64, 128),
+          .ordering = *rc::gen::element(Ordering::kAuto, Ordering::kBitmap, Ordering::kSort, Ordering::kHash),
+          .all_blocks = pick(0, 1) == 1};
       const Status got = normalize_into(d.problem(), options, &reused);
       RC_ASSERT(got.code() == want.code());
       RC_ASSERT(same_where(got.where(), want.where()));
@@ -162,7 +164,8 @@ TEST(NormalizeProperty, RefusesWhatTheReferenceRefusesAndForgetsTheLastStep) {
         ++refused;
         pages += got.where().page.has_value();
         RC_ASSERT(v.rows == 0 && v.entries == 0 && v.span_begin[0] == 0);
-        RC_ASSERT(reused.stats().counts.raw == 0 && reused.stats().blocks == 0 && reused.stats().touched_pages == 0);
+        RC_ASSERT(reused.stats().counts.raw == 0 && reused.stats().blocks == 0 &&
+                  reused.stats().touched_pages == 0);
         continue;
       }
       ++served;

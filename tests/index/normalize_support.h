@@ -17,7 +17,8 @@ namespace tamis::testing {
 inline int pick(int first, int last) { return *rc::gen::inRange(first, last + 1); }
 
 // A copy of an index tensor with garbage between its elements, or its first elements last.
-inline void restride(TensorView* t, int64_t step, bool reversed, std::vector<std::vector<unsigned char>>* keep) {
+inline void restride(TensorView* t, int64_t step, bool reversed,
+                     std::vector<std::vector<unsigned char>>* keep) {
   if (!t->present() || t->elements() == 0) return;
   const int64_t size = dtype_bytes(t->dtype), n = t->elements();
   std::vector<unsigned char>& copy = keep->emplace_back(n * step * size, 0x6B);
@@ -30,7 +31,8 @@ inline void restride(TensorView* t, int64_t step, bool reversed, std::vector<std
   const unsigned char* from = static_cast<const unsigned char*>(t->data);
   for (int64_t i = 0; i < n; ++i) {
     int64_t rest = i, at = 0;
-    for (int axis = t->rank - 1; axis >= 0; rest /= t->shape[axis--]) at += rest % t->shape[axis] * t->stride[axis];
+    for (int axis = t->rank - 1; axis >= 0; rest /= t->shape[axis--])
+      at += rest % t->shape[axis] * t->stride[axis];
     std::memcpy(&copy[(reversed ? n - 1 - i : i) * step * size], from + at * size, size);
   }
   out.data = copy.data() + (reversed ? (n - 1) * step * size : 0);
@@ -72,7 +74,8 @@ inline Drawn draw_problem(bool strict) {
     for (int64_t r = (q_len[b] + c.query_block - 1) / c.query_block * c.index_heads; r > 0; --r) {
       const int good = kv_len[b] == 0 ? 0 : (kv_len[b] - 1) / static_cast<int>(c.unit);
       std::vector<int32_t> row(fixed ? width : pick(0, 12));
-      for (int32_t& e : row) e = pick(0, 9) == 0 ? *rc::gen::element(-1, -1, -2, good + 1, INT32_MAX) : pick(0, good);
+      for (int32_t& e : row)
+        e = pick(0, 9) == 0 ? *rc::gen::element(-1, -1, -2, good + 1, INT32_MAX) : pick(0, good);
       if (fixed && counted) {
         counts.push_back(pick(0, width));
         std::fill(row.begin() + counts.back(), row.end(), pick(0, 1) == 1 ? -77 : 0);
@@ -99,9 +102,10 @@ inline Drawn draw_problem(bool strict) {
     t.problem.candidates.indptr = t.problem.candidates.indices = t.problem.candidates.count = {};
     for (auto& row : d.rows) row.clear();
   }
-  t.problem.mask = {.causal = pick(0, 1) == 1,
-                    .window = pick(0, 1) * *rc::gen::element<int64_t>(1, 3, pick(0, 200), int64_t{1} << 40),
-                    .sink = pick(0, 2) == 0 ? *rc::gen::element<int64_t>(1, pick(0, 200), int64_t{1} << 40) : 0};
+  t.problem.mask = {
+      .causal = pick(0, 1) == 1,
+      .window = pick(0, 1) * *rc::gen::element<int64_t>(1, 3, pick(0, 200), int64_t{1} << 40),
+      .sink = pick(0, 2) == 0 ? *rc::gen::element<int64_t>(1, pick(0, 200), int64_t{1} << 40) : 0};
   int total = 0;
   for (const int32_t n : q_len) total += n;
   if (pick(0, 1) == 1 && total > 0) {
@@ -123,7 +127,8 @@ inline Drawn draw_problem(bool strict) {
       if (t.problem.cache.page_stamps.present() && pick(0, 1) == 1)
         ++t.table_stamp(b, p);
       else
-        t.table(b, p) = *rc::gen::element(-1, -2, static_cast<int>(t.slots() / page_size), INT32_MAX, INT32_MIN);
+        t.table(b, p) =
+            *rc::gen::element(-1, -2, static_cast<int>(t.slots() / page_size), INT32_MAX, INT32_MIN);
     }
   }
   if (pick(0, 1) == 1) {
@@ -168,12 +173,13 @@ inline void look(const Problem& p, ModelRow* row) {
   }
 }
 
-inline ModelBlock block_of(Drawn& d, const ModelRow& row, int64_t base, int64_t block, const std::set<int64_t>& touched,
-                           bool all_blocks) {
+inline ModelBlock block_of(Drawn& d, const ModelRow& row, int64_t base, int64_t block,
+                           const std::set<int64_t>& touched, bool all_blocks) {
   const int64_t kv_len = static_cast<int64_t>(row.listed.size()), end = std::min(base + block, kv_len);
   ModelBlock b{.words = std::vector<uint64_t>(block > 64 ? 2 : 1), .full = true, .pieces = {}};
   const CacheView& cache = d.problem().cache;
-  const int64_t page = cache.page_table.present() ? cache.k.shape[cache.layout == Layout::kNHD ? 1 : 2] : kv_len + block;
+  const int64_t page =
+      cache.page_table.present() ? cache.k.shape[cache.layout == Layout::kNHD ? 1 : 2] : kv_len + block;
   for (int64_t t = base; t < end; ++t) {
     b.words[(t - base) / 64] |= uint64_t{row.listed[t]} << (t - base) % 64;
     b.full = b.full && row.listed[t];
@@ -197,11 +203,16 @@ inline Model model_of(Drawn& d, int64_t block, bool all_blocks) {
       p.cache.page_table.present() ? p.cache.k.shape[p.cache.layout == Layout::kNHD ? 1 : 2] : INT64_MAX;
   for (int64_t b = 0; b + 1 < p.query.cu_q.shape[0]; ++b) {
     const int64_t end = p.query.cu_q.at<int32_t>({b + 1}), kv_len = p.cache.kv_len.at<int32_t>({b});
-    for (int64_t first = p.query.cu_q.at<int32_t>({b}); first < end; first += std::min(c.query_block, end - first))
+    for (int64_t first = p.query.cu_q.at<int32_t>({b}); first < end;
+         first += std::min(c.query_block, end - first))
       for (int64_t g = 0; g < c.index_heads; ++g) {
-        ModelRow row{.request = b, .head = g, .first = first, .last = std::min(end, first + c.query_block),
+        ModelRow row{.request = b,
+                     .head = g,
+                     .first = first,
+                     .last = std::min(end, first + c.query_block),
                      .listed = std::vector<bool>(kv_len, c.form == CandidateForm::kAll),
-                     .seen = std::vector<bool>(kv_len), .blocks = {}};
+                     .seen = std::vector<bool>(kv_len),
+                     .blocks = {}};
         std::set<int64_t> entries;  // unique and in range
         for (const int32_t e : d.rows.at(m.rows.size()))
           if (e >= 0 && e * c.unit < kv_len) entries.insert(e);
@@ -218,7 +229,8 @@ inline Model model_of(Drawn& d, int64_t block, bool all_blocks) {
   for (ModelRow& row : m.rows) {
     for (int64_t base = 0; base < row.reach; base += block) {
       bool any = all_blocks;
-      for (int64_t t = base; t < std::min<int64_t>(base + block, row.seen.size()); ++t) any = any || row.seen[t];
+      for (int64_t t = base; t < std::min<int64_t>(base + block, row.seen.size()); ++t)
+        any = any || row.seen[t];
       if (!any) continue;
       const int32_t number = static_cast<int32_t>(base / block);
       m.gaps += !row.blocks.empty() && row.blocks.rbegin()->first != number - 1;
@@ -235,8 +247,8 @@ inline Model model_of(Drawn& d, int64_t block, bool all_blocks) {
 inline auto contents(const IndexView& v) {
   std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int32_t>> rows;
   for (int64_t r = 0; r < v.rows; ++r)
-    rows.emplace_back(v.row[r].request, v.row[r].index_head, v.row[r].first_query, v.row[r].last_query, v.begin[r],
-                      v.count[r]);
+    rows.emplace_back(v.row[r].request, v.row[r].index_head, v.row[r].first_query, v.row[r].last_query,
+                      v.begin[r], v.count[r]);
   std::vector<Piece> spans;
   for (int64_t s = 0; s < v.span_begin[v.entries]; ++s)
     spans.emplace_back(v.spans[s].token, v.spans[s].length, v.spans[s].slot);

@@ -105,11 +105,20 @@ TEST(Normalize, Percentiles) {
 TEST(Normalize, TheDefaultBlockIsNeitherLoadedNorCutInVain) {
   Shape s{};
   for (const auto& [page, unit, block] :
-       std::initializer_list<std::tuple<int64_t, int64_t, int32_t>>{{64, 1, 64},    {0, 1, 64},    {256, 1, 64},
-                                                                    {16, 1, 16},    {32, 1, 32},   {64, 16, 16},
-                                                                    {64, 128, 64},  {128, 32, 32}, {48, 48, 16},
-                                                                    {1, 1, 16},     {24, 1, 16},   {96, 1, 32},
-                                                                    {64, 24, 16},   {0, 64, 64}}) {
+       std::initializer_list<std::tuple<int64_t, int64_t, int32_t>>{{64, 1, 64},
+                                                                    {0, 1, 64},
+                                                                    {256, 1, 64},
+                                                                    {16, 1, 16},
+                                                                    {32, 1, 32},
+                                                                    {64, 16, 16},
+                                                                    {64, 128, 64},
+                                                                    {128, 32, 32},
+                                                                    {48, 48, 16},
+                                                                    {1, 1, 16},
+                                                                    {24, 1, 16},
+                                                                    {96, 1, 32},
+                                                                    {64, 24, 16},
+                                                                    {0, 64, 64}}) {
     s.page_size = page;
     EXPECT_EQ(default_block(s, unit), block) << "page " << page << ", unit " << unit;
   }
@@ -131,7 +140,10 @@ struct Huge {
   Problem problem{};
 
   Huge(int32_t queries, int32_t length, std::vector<int32_t> list)
-      : cu_q{0, queries}, kv_len{length}, cu_kv{0, length}, entries(std::move(list)),
+      : cu_q{0, queries},
+        kv_len{length},
+        cu_kv{0, length},
+        entries(std::move(list)),
         indptr{0, static_cast<int32_t>(entries.size())} {
     Problem& p = problem;
     p.query.q = dense_view(nullptr, DType::kF32, {queries, 1, 1});
@@ -148,8 +160,8 @@ struct Huge {
 int64_t bytes_of(const IndexSet& set) {
   const IndexSet::Storage& s = set.storage();
   const auto bytes = [](const auto&... v) { return ((v.capacity() * sizeof(v[0])) + ...); };
-  return static_cast<int64_t>(bytes(s.row, s.begin, s.count, s.blocks, s.members, s.full, s.span_begin, s.spans,
-                                    s.bitmap, s.page_bitmap, s.seen, s.found, s.table, s.ranks));
+  return static_cast<int64_t>(bytes(s.row, s.begin, s.count, s.blocks, s.members, s.full, s.span_begin,
+                                    s.spans, s.bitmap, s.page_bitmap, s.seen, s.found, s.table, s.ranks));
 }
 
 TEST(NormalizeLimits, TheLongestContext) {
@@ -159,7 +171,8 @@ TEST(NormalizeLimits, TheLongestContext) {
       Huge h(1, INT32_MAX, {last, 1 << 30, 0, last});
       h.problem.mask = {.causal = true, .window = 2, .sink = 2};
       const IndexSet set = normalized(h.problem, {.block = block, .ordering = ordering});
-      EXPECT_EQ(expand_set(h.problem, set.view(), 0, 0), (std::vector<int32_t>{0, 1, 1 << 30, last - 1, last}));
+      EXPECT_EQ(expand_set(h.problem, set.view(), 0, 0),
+                (std::vector<int32_t>{0, 1, 1 << 30, last - 1, last}));
       ASSERT_EQ(set.view().span_begin[set.view().entries], 3);
       const Span& tail = set.view().spans[2];
       EXPECT_EQ(tail.token, INT32_MAX / block * block);

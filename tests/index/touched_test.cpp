@@ -1,4 +1,5 @@
-// The three ways to find and order the blocks of a row give the same list, and each is the cheapest somewhere.
+// The three ways to find and order the blocks of a row give the same list, and each is the cheapest
+// somewhere.
 #include "index/touched.h"
 
 #include <gtest/gtest.h>

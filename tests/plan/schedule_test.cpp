@@ -249,7 +249,8 @@ TEST(Schedule, BatchesOfEmptyRows) {
 TEST(Schedule, OneLastRowAmongEmptyOnes) {
   const Grid g = decode(33);
   const HandBundles bundles(g, [](int64_t b) { return b == 32 ? 640 : 0; });
-  const Schedule s = must_schedule(plan_for(g, bundles, {.path = Path::kDirect}), bundles.view());
+  const Schedule s =
+      must_schedule(plan_for(g, bundles, {.path = Path::kDirect, .shares = 64}), bundles.view());
   EXPECT_EQ(s.stats.split_rows, 1);
   EXPECT_EQ(s.stats.empty_tasks, 32);
   EXPECT_EQ(s.stats.task_blocks.max, 10);

@@ -169,6 +169,12 @@ TEST(Workspace, HugeCapacitiesDoNotWrap) {
                                .row_entries = kMost},
                               64, {.path = Path::kDirect, .splits = 1 << 20});
   EXPECT_EQ(plan.workspace.bound, std::numeric_limits<int64_t>::max());
+  // Blocks of four KV heads together pass 64 bits: as good as merely many.
+  g.kv_heads = 4;
+  Capacities c{.requests = 9, .queries = 9, .rows = 9, .entries = int64_t{1} << 40, .row_entries = 1 << 20};
+  const int64_t many = must_plan(problem_of(g), c, 64, {.path = Path::kDirect}).workspace.bound;
+  c.entries = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(must_plan(problem_of(g), c, 64, {.path = Path::kDirect}).workspace.bound, many);
 }
 
 // The 64K case of section 14: 32 query and 8 KV heads, one list a KV head, 264 pages of 16 or 116 tiles

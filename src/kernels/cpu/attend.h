@@ -64,8 +64,8 @@ class Attention {
   void step(const Tile& tile, const Tile& next) {
     ++counts_.tiles;
     counts_.tokens += tile.columns;
-    Columns k{tile.k, tile.columns, next.k, next.columns, row_bytes(a_.k)};
-    Columns v{tile.v, tile.columns, next.v, next.columns, row_bytes(a_.v)};
+    Columns k{tile.k, tile.columns, next.k, next.columns, element_bytes(a_.k), row_bytes(a_.k)};
+    Columns v{tile.v, tile.columns, next.v, next.columns, element_bytes(a_.v), row_bytes(a_.v)};
     const bool many = a_.rows >= kWidenRows, masked = !tile.uniform;
     const char* wide_k[kTile + 4];
     const char* wide_v[kTile + 4];
@@ -86,9 +86,10 @@ class Attention {
     with_type(v_type, [&](auto type) { weigh_all(type, v, tile, bad); });
   }
 
-  static int64_t row_bytes(const Side& side) { return side.head_dim * (side.dtype == DType::kF32 ? 4 : 2); }
+  static int64_t element_bytes(const Side& side) { return side.dtype == DType::kF32 ? 4 : 2; }
+  static int64_t row_bytes(const Side& side) { return side.head_dim * element_bytes(side); }
 
-  static bool strided(const Side& side) { return side.dim != (side.dtype == DType::kF32 ? 4 : 2); }
+  static bool strided(const Side& side) { return side.dim != element_bytes(side); }
 
   template <class F>
   TAMIS_INLINE static void with_type(DType dtype, const F& f) {
@@ -124,7 +125,7 @@ class Attention {
     }
     for (int c = 0; c < round_up(columns->count, 4); ++c)
       rows[c] = reinterpret_cast<const char*>(to + (c < columns->count ? c : columns->count - 1) * stride);
-    *columns = {rows, columns->count, nullptr, 0, 0};
+    *columns = {rows, columns->count, nullptr, 0, 0, 0};
   }
 
   // Rows are zero up to a multiple of W.
@@ -217,7 +218,7 @@ class Attention {
       int count = 0;
       for (uint64_t bits = tile.bits[g]; bits != 0; bits &= bits - 1)
         rows[count++] = v.row[__builtin_ctzll(bits)];
-      const Columns own{rows, count, nullptr, 0, 0};
+      const Columns own{rows, count, nullptr, 0, 0, 0};
       for (int r = a_.groups[g].first; r < a_.groups[g].first + a_.groups[g].rows; ++r) {
         float p[kTile];
         int at = 0;

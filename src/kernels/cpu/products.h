@@ -25,7 +25,7 @@ TAMIS_INLINE void scores_of_four(T type, const float* q, int64_t q_stride, const
     for (int j = 0; j < 4; ++j) x[j] = widen(type, k[j] + d * T::kBytes);
     for (int r = 0; r < R; ++r) {
       const Vec y = load(q + r * q_stride + d);
-      for (int j = 0; j < 4; ++j) acc[r][j] += y * x[j];
+      for (int j = 0; j < 4; ++j) acc[r][j] = madd(y, x[j], acc[r][j]);
     }
   }
   if (d < dim) {
@@ -33,7 +33,7 @@ TAMIS_INLINE void scores_of_four(T type, const float* q, int64_t q_stride, const
     for (int j = 0; j < 4; ++j) x[j] = widen_some(type, k[j] + d * T::kBytes, static_cast<int>(dim - d));
     for (int r = 0; r < R; ++r) {
       const Vec y = load(q + r * q_stride + d);
-      for (int j = 0; j < 4; ++j) acc[r][j] += y * x[j];
+      for (int j = 0; j < 4; ++j) acc[r][j] = madd(y, x[j], acc[r][j]);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -49,8 +49,14 @@ struct Columns {
   int count;
   const char* const* next;
   int next_count;
-  int64_t next_bytes;
+  int64_t next_element, next_bytes;  // of one element, of one row
 };
+
+// Asks for elements [d, d + count) of the next tile's row c: as much as is used of this tile meanwhile, so
+// that memory is kept busy through the whole product and not in one burst.
+TAMIS_INLINE void prefetch_part(const Columns& x, int c, int64_t d, int64_t count) {
+  prefetch_row(x.next[c] + d * x.next_element, count * x.next_element);
+}
 
 template <int R, class T>
 void scores(T type, const float* q, int64_t q_stride, const Columns& k, int64_t dim, float* s) {
@@ -68,11 +74,11 @@ TAMIS_INLINE void weigh_slice(T type, const float* p, const Columns& v, int64_t 
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) acc[r][n] = load(o + r * o_stride + d + n * W) * scale[r];
   for (int c = 0; c < v.count; ++c) {
-    if (d == 0 && c < v.next_count) prefetch_row(v.next[c], v.next_bytes);
+    if (c < v.next_count) prefetch_part(v, c, d, N * W);
     Vec x[N];
     for (int n = 0; n < N; ++n) x[n] = widen(type, v.row[c] + (d + n * W) * T::kBytes);
     for (int r = 0; r < R; ++r)
-      for (int n = 0; n < N; ++n) acc[r][n] += p[r * kTile + c] * x[n];
+      for (int n = 0; n < N; ++n) acc[r][n] = madd(splat(p[r * kTile + c]), x[n], acc[r][n]);
   }
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) store(o + r * o_stride + d + n * W, acc[r][n]);
@@ -86,7 +92,7 @@ TAMIS_INLINE void weigh_tail(T type, const float* p, const Columns& v, int64_t d
   for (int r = 0; r < R; ++r) {
     Vec acc = widen_some(F32{}, o + r * o_stride + d, count) * scale[r];
     for (int c = 0; c < v.count; ++c)
-      acc += p[r * kTile + c] * widen_some(type, v.row[c] + d * T::kBytes, count);
+      acc = madd(splat(p[r * kTile + c]), widen_some(type, v.row[c] + d * T::kBytes, count), acc);
     memcpy(o + r * o_stride + d, &acc, sizeof(float) * static_cast<size_t>(count));
   }
 }

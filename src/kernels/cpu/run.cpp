@@ -73,8 +73,7 @@ class Runner {
     pool_.for_each(static_cast<int64_t>(s_.schedule.tasks.size()),
                    [this](int worker, int64_t i) { attend(worker, s_.schedule.tasks[i]); });
     const auto attended = Clock::now();
-    pool_.for_each(static_cast<int64_t>(s_.schedule.merges.size()),
-                   [this](int worker, int64_t i) { merge(worker, s_.schedule.merges[i]); });
+    merge_all();
     if (totals_.out_of_memory)
       return {Code::kCapacityExceeded, "threads: no memory for the scratch of a thread"};
     if (counters == nullptr) return {};
@@ -89,6 +88,19 @@ class Runner {
   }
 
  private:
+  // Little work is done here: waking the other threads would take longer.
+  void merge_all() {
+    constexpr int64_t few_floats = 1 << 18;
+    const auto& merges = s_.schedule.merges;
+    if (merges.empty()) return;
+    if (s_.schedule.part_rows.back() * s_.shape.v_head_dim <= few_floats) {
+      for (const MergeItem& item : merges) merge(0, item);
+    } else {
+      pool_.for_each(static_cast<int64_t>(merges.size()),
+                     [&](int worker, int64_t i) { merge(worker, merges[i]); });
+    }
+  }
+
   bool take_scratch(int worker, Scratch* scratch) {
     const int64_t dv = s_.shape.v_head_dim;
     const int64_t chunk = round_up(sizeof(RowChunk), 64), q = kRowChunk * q_stride_ * 4,

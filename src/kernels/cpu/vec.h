@@ -56,11 +56,24 @@ TAMIS_INLINE void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
 
 TAMIS_INLINE Vec widen(F32, const void* p) { return load(static_cast<const float*>(p)); }
 
-TAMIS_INLINE Vec widen(BF16, const void* p) {
+// The compiler's own conversion goes by halves and shuffles; the instruction does it at once.
+TAMIS_INLINE UintVec widen_bits(const void* p) {
+#if defined(__AVX512F__)
+  __m256i half;
+  memcpy(&half, p, sizeof half);
+  return reinterpret_cast<UintVec>(_mm512_maskz_cvtepu16_epi32(0xFFFF, half));
+#elif defined(__AVX2__)
+  __m128i half;
+  memcpy(&half, p, sizeof half);
+  return reinterpret_cast<UintVec>(_mm256_cvtepu16_epi32(half));
+#else
   HalfVec half;
   memcpy(&half, p, sizeof half);
-  return reinterpret_cast<Vec>(__builtin_convertvector(half, UintVec) << 16);
+  return __builtin_convertvector(half, UintVec);
+#endif
 }
+
+TAMIS_INLINE Vec widen(BF16, const void* p) { return reinterpret_cast<Vec>(widen_bits(p) << 16); }
 
 TAMIS_INLINE Vec widen(F16, const void* p) {
 #if defined(__AVX512F__)
@@ -72,9 +85,7 @@ TAMIS_INLINE Vec widen(F16, const void* p) {
   memcpy(&half, p, sizeof half);
   return reinterpret_cast<Vec>(_mm256_cvtph_ps(half));
 #else
-  HalfVec half;
-  memcpy(&half, p, sizeof half);
-  const UintVec bits = __builtin_convertvector(half, UintVec), magnitude = bits & 0x7FFF;
+  const UintVec bits = widen_bits(p), magnitude = bits & 0x7FFF;
   const UintVec finite = reinterpret_cast<UintVec>(reinterpret_cast<Vec>(magnitude << 13) * 0x1p112f);
   const UintVec top = (magnitude << 13) | 0x7F800000;
   const UintVec is_top = reinterpret_cast<UintVec>(magnitude >= 0x7C00);
@@ -94,17 +105,41 @@ TAMIS_INLINE Vec select(IntVec mask, Vec yes, Vec no) { return mask ? yes : no; 
 
 TAMIS_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 
-TAMIS_INLINE Vec4 fold(Vec v) {
+// a * b + c, rounded once where the instruction set has it, always twice where not. Written out, and
+// contraction is switched off for these files: the compiler would fuse one instance of a loop and not the
+// next, and a row's bits would depend on how many rows stand beside it.
+TAMIS_INLINE Vec madd(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// Halves joined until four lanes are left.
+template <class Join>
+TAMIS_INLINE Vec4 fold_with(Vec v, const Join& join) {
 #if defined(__AVX512F__)
   typedef float Half __attribute__((vector_size(32)));
-  const Half h = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-                 __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
+  const Half h = join(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                      __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  return join(__builtin_shufflevector(h, h, 0, 1, 2, 3), __builtin_shufflevector(h, h, 4, 5, 6, 7));
 #elif defined(__AVX2__)
-  return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  return join(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7));
 #else
+  (void)join;
   return v;
 #endif
+}
+
+TAMIS_INLINE Vec4 fold(Vec v) {
+  return fold_with(v, [](auto a, auto b) { return a + b; });
+}
+
+TAMIS_INLINE Vec4 fold_max(Vec v) {
+  return fold_with(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // The sums of four vectors.
@@ -121,9 +156,9 @@ TAMIS_INLINE float sum(Vec v) {
 }
 
 TAMIS_INLINE float max_of(Vec v) {
-  float m = v[0];
-  for (int i = 1; i < W; ++i) m = v[i] > m ? v[i] : m;
-  return m;
+  const Vec4 m = fold_max(v);
+  const float a = m[0] > m[2] ? m[0] : m[2], b = m[1] > m[3] ? m[1] : m[3];
+  return a > b ? a : b;
 }
 
 // Bits 0 .. W-1 as a lane mask.
@@ -138,16 +173,16 @@ TAMIS_INLINE IntVec lanes(uint32_t bits) {
 TAMIS_INLINE Vec exp_negative(Vec x) {
   const Vec magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vec clamped = x < splat(-88.f) ? splat(-88.f) : x;
-  const Vec shifted = clamped * 1.44269504088896341f + magic;
+  const Vec shifted = madd(clamped, splat(1.44269504088896341f), magic);
   const Vec n = shifted - magic;
-  const Vec r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  const Vec r = madd(n, splat(2.12194440e-4f), madd(n, splat(-0.693359375f), clamped));
   Vec p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.f;
+  p = madd(p, r, splat(1.3981999507e-3f));
+  p = madd(p, r, splat(8.3334519073e-3f));
+  p = madd(p, r, splat(4.1665795894e-2f));
+  p = madd(p, r, splat(1.6666665459e-1f));
+  p = madd(p, r, splat(5.0000001201e-1f));
+  p = madd(p, r * r, r) + 1.f;
   const IntVec exponent = (reinterpret_cast<IntVec>(shifted) - 0x4B400000) << 23;
   const Vec value = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent);
   return x < splat(-87.3f) ? Vec{} : x == x ? value : x;
@@ -159,11 +194,11 @@ TAMIS_INLINE Vec tanh(Vec x) {
   const Vec far = (1.f - e) / (1.f + e);
   const Vec z = x * x;
   Vec p = splat(-5.70498872745e-3f);
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const Vec near = p * z * x + x;
+  p = madd(p, z, splat(2.06390887954e-2f));
+  p = madd(p, z, splat(-5.37397155531e-2f));
+  p = madd(p, z, splat(1.33314422036e-1f));
+  p = madd(p, z, splat(-3.33332819422e-1f));
+  const Vec near = madd(p * z, x, x);
   return a < splat(0.625f) ? near : x < 0.f ? -far : far;
 }
 

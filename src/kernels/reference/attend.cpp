@@ -73,6 +73,7 @@ Result<Output> attend(const Problem& problem, const Sets& sets) {
   if (!shape.ok()) return shape.status();
   if (shape->index_only) return invalid("q", "tensor is missing, an index-only problem has no values");
   TAMIS_RETURN_IF_ERROR(supports(problem));
+  TAMIS_RETURN_IF_ERROR(check_values(problem));
   TAMIS_RETURN_IF_ERROR(check_pages(problem, sets));
   if (shape->total_q * shape->q_heads > kMostOutputs / shape->v_head_dim)
     return Status(Code::kCapacityExceeded, text("q: the reference holds at most ", kMostOutputs, " outputs"));

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Tests of the peer benches' own code: statistics, loop, record; with TAMIS_LIBRARY set, also the C interface."""
+import array
+import contextlib
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import peer_record as rec  # noqa: E402
+import peers_cpu  # noqa: E402
+import tamis_ctypes as t  # noqa: E402
+
+RECORD_KEYS = ("schema date gpu driver cuda compiler commit clocks power_limit ecc other_processes ceilings "
+               "readings").split()
+READING_KEYS = ("name case samples median_us p95_us p99_us wall_us bytes flops tb_s tflop_s fraction_of_ceiling "
+                "max_error peer").split()
+
+
+class Statistics(unittest.TestCase):
+    def test_nearest_rank_as_in_protocol_cpp(self):
+        hundred = list(range(1, 101))
+        self.assertEqual([rec.percentile(hundred, s) for s in (0.25, 0.5, 0.95, 0.99)], [25, 50, 95, 99])
+        self.assertEqual(rec.percentile([3], 0.99), 3)
+        self.assertEqual(rec.percentile(list(range(1, 8)), 0.5), 4)
+
+    def test_reading_has_the_schema(self):
+        r = rec.reading("x", "torch", {}, [4, 2, 3, 1], 0, work_bytes=4_000_000, flops=8_000_000)
+        self.assertTrue(set(READING_KEYS) <= set(r))
+        self.assertEqual((r["median_us"], r["tb_s"], r["tflop_s"], r["wall_us"]), (2, 2.0, 4.0, 2.5))
+        self.assertIsNone(r["fraction_of_ceiling"])
+
+
+class Loop(unittest.TestCase):
+    def test_rounds_are_complete_and_turns_are_used_once(self):
+        events = []
+        contenders = {name: (lambda turn, name=name: events.append((name, turn))) for name in "abc"}
+        times, warmup, note = rec.measure(contenders, warmup=4, samples=20, long_us=math.inf)
+        self.assertEqual([len(us) for us in times.values()], [20] * 3)
+        self.assertEqual((warmup, note), (4, ""))
+        self.assertEqual([turn for _, turn in events], list(range(3 * 24)))
+        rounds = ["".join(name for name, _ in events[i:i + 3]) for i in range(0, len(events), 3)]
+        self.assertEqual({"".join(sorted(one)) for one in rounds}, {"abc"})
+        self.assertGreater(len(set(rounds)), 1)
+
+    def test_long_events_are_fewer_and_say_so(self):
+        times, warmup, note = rec.measure({"a": lambda _: None}, samples=1000, long_us=-1, budget_s=0, least=5)
+        self.assertEqual((len(times["a"]), warmup), (5, 3))
+        self.assertIn("fewer samples", note)
+
+
+class Record(unittest.TestCase):
+    def test_survives_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "r.json")
+            rec.write(path, rec.environment(2, {"torch": "absent"}))
+            with open(path, encoding="utf-8") as f:
+                back = json.load(f)
+        self.assertTrue(set(RECORD_KEYS) <= set(back))
+        self.assertIn("load_average_after", back["other_processes"])
+        self.assertEqual(back["peers"], {"torch": "absent"})
+
+
+@unittest.skipUnless(os.environ.get("TAMIS_LIBRARY"), "TAMIS_LIBRARY names no libtamis.so")
+class Library(unittest.TestCase):
+    def setUp(self):
+        self.library = t.Library(os.environ["TAMIS_LIBRARY"])
+        self.arrays = []
+
+    def tensor(self, code, dtype, values, shape):
+        self.arrays.append(array.array(code, values))
+        return t.Tensor(self.arrays[-1].buffer_info()[0], dtype, shape)
+
+    def problem(self, entries):
+        """One query of two heads on a KV head of 32 tokens in two pages, one list of pages."""
+        p, noise = self.library.filled(t.Problem), [math.sin(i) for i in range(32 * 8)]
+        tensors = {
+            "q": self.tensor("f", t.F32, noise[:16], [1, 2, 8]), "cu_q": self.tensor("i", t.I32, [0, 1], [2]),
+            "k": self.tensor("f", t.F32, noise, [2, 16, 1, 8]), "v": self.tensor("f", t.F32, noise[::-1], [2, 16, 1, 8]),
+            "kv_len": self.tensor("i", t.I32, [32], [1]), "page_table": self.tensor("i", t.I32, [1, 0], [1, 2]),
+            "indptr": self.tensor("i", t.I32, [0, len(entries)], [2]),
+            "indices": self.tensor("i", t.I32, entries, [len(entries)])}
+        for name, x in tensors.items():
+            group = p.query if name in ("q", "cu_q") else p.candidates if name in ("indptr", "indices") else p.cache
+            setattr(group, name, t.c.pointer(x))
+        p.candidates.form, p.candidates.unit = t.FORM_CSR, 16
+        return p, tensors
+
+    def test_runs_as_the_reference_says(self):
+        out = array.array("f", [math.nan] * 16)
+        view = t.Tensor(out.buffer_info()[0], t.F32, [1, 2, 8])
+        for path in (t.PATH_DIRECT, t.PATH_DENSE):
+            p, keep = self.problem([1])
+            planned = t.Planned(self.library, p, view, path, keep)
+            planned.run(self.library.context(2))
+            for got, want in zip(out, planned.reference()):
+                self.assertAlmostEqual(got, want, places=5)
+
+    def test_refusals_have_words(self):
+        p, keep = self.problem([7])
+        view = t.Tensor(array.array("f", [0] * 16).buffer_info()[0], t.F32, [1, 2, 8])
+        with self.assertRaisesRegex(t.Failure, "index_out_of_range"):
+            t.Planned(self.library, p, view, t.PATH_DIRECT, keep)
+
+
+class Command(unittest.TestCase):
+    @unittest.skipUnless(os.environ.get("TAMIS_LIBRARY"), "TAMIS_LIBRARY names no libtamis.so")
+    def test_absent_torch_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, saved = os.path.join(folder, "r.json"), sys.modules.get("torch")
+            sys.modules["torch"] = None  # an import of it fails
+            arguments, sys.argv = sys.argv, ["peers_cpu.py", "--library", os.environ["TAMIS_LIBRARY"], "--out", path]
+            try:
+                with contextlib.redirect_stderr(io.StringIO()):
+                    self.assertEqual(peers_cpu.main(), 0)
+            finally:
+                sys.argv = arguments
+                if saved is None:
+                    del sys.modules["torch"]
+                else:
+                    sys.modules["torch"] = saved
+            with open(path, encoding="utf-8") as f:
+                record = json.load(f)
+        self.assertTrue(record["peers"]["torch"].startswith("absent"))
+        self.assertEqual(record["readings"], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
