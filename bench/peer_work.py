@@ -88,7 +88,7 @@ class Decode(Work):
                 "q": self.random(1, HQ, D), "table": self.ints([table]),
                 "indptr": self.ints([sum(map(len, lists[:i])) for i in range(HKV + 1)]),
                 "indices": self.ints([page for pages in lists for page in pages]),
-                # For the peers, made outside the timed part: physical pages, and rows of the pool seen as [tokens * Hkv].
+                # For the peers, made outside the timed part: physical pages; rows of the pool as [tokens * Hkv].
                 "pages": torch.tensor([[table[p] for p in pages] for pages in selected]),
                 "rows": torch.tensor([(table[p] * PAGE + j) * HKV + h for h, pages in enumerate(selected)
                                       for p in pages for j in range(PAGE)])})

@@ -13,7 +13,7 @@ using namespace testing;  // NOLINT: the vocabulary of support/
 
 // Elements [first, first + count) of both results are the same bits.
 bool same_part(const std::vector<double>& a, const std::vector<double>& b, int64_t first, int64_t count) {
-  return std::memcmp(&a[first], &b[first], sizeof(double) * count) == 0;
+  return count == 0 || std::memcmp(&a[first], &b[first], sizeof(double) * count) == 0;
 }
 
 // A value in the slots of some tokens: whoever selected none of them is unchanged, bit for bit.

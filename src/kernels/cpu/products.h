@@ -9,9 +9,10 @@ namespace tamis::cpu::TAMIS_ISA {
 // Rows whose accumulators fit the registers: R x 4 of them, and 5 more vectors.
 inline constexpr int kRows = W == 16 ? 4 : 2;
 
-// Bytes ahead of use that one group of four columns asks for.
+// Asks for a row ahead of use, into the second-level cache: in an NHD cache the rows of one head lie a power
+// of two apart, so that the first level has room for a few of them only.
 TAMIS_INLINE void prefetch_row(const char* row, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 3);
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
 // s[r * kTile + j] = q_r . k_j for four columns j. q is zero behind `dim` up to a multiple of W.
