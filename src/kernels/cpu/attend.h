@@ -17,6 +17,9 @@ namespace tamis::cpu::TAMIS_ISA {
 
 inline constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
+// From this many rows on, K and V are widened to f32 once a tile instead of once a group of rows.
+inline constexpr int kWidenRows = 2 * kRows + 1;
+
 TAMIS_INLINE float element(DType dtype, const char* at) {
   if (dtype == DType::kF32) {
     float x;
@@ -63,7 +66,7 @@ class Attention {
     counts_.tokens += tile.columns;
     Columns k{tile.k, tile.columns, next.k, next.columns, element_bytes(a_.k), row_bytes(a_.k)};
     Columns v{tile.v, tile.columns, next.v, next.columns, element_bytes(a_.v), row_bytes(a_.v)};
-    const bool many = a_.rows >= kManyRows, masked = !tile.uniform;
+    const bool many = a_.rows >= kWidenRows, masked = !tile.uniform;
     const char* wide_k[kTile + 4];
     const char* wide_v[kTile + 4];
     uint64_t bad = 0;

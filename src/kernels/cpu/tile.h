@@ -8,12 +8,6 @@
 
 namespace tamis::cpu::TAMIS_ISA {
 
-// From this many query rows on, arithmetic outweighs loading: K and V are widened to f32 once a tile, and
-// tiles are long. Below, tiles are short, so that this tile and the next one, which is on its way, share the
-// first-level cache.
-inline constexpr int kManyRows = 2 * (W == 16 ? 4 : 2) + 1;
-inline constexpr int kFewRowsTile = 32;
-
 struct Tile {
   int columns = 0;
   bool uniform = true;           // every row selects every column
@@ -26,14 +20,13 @@ struct Tile {
 // Walks the words of a range of blocks and fills one tile after the other.
 class TileBuilder {
  public:
-  TAMIS_INLINE explicit TileBuilder(const AttendArgs& args)
-      : a_(args), capacity_(args.rows < kManyRows ? kFewRowsTile : kTile), block_(args.index.begin) {}
+  TAMIS_INLINE explicit TileBuilder(const AttendArgs& args) : a_(args), block_(args.index.begin) {}
 
   // False when the range is exhausted; the tile is empty then.
   bool next(Tile* tile) {
     tile->columns = 0;
     tile->uniform = true;
-    while (tile->columns < capacity_) {
+    while (tile->columns < kTile) {
       if (pending_ == 0 && !next_word()) break;
       take(tile);
     }
@@ -84,7 +77,7 @@ class TileBuilder {
 
   // Moves columns from the pending word into the tile until one of them is used up.
   void take(Tile* tile) {
-    const int room = capacity_ - tile->columns;
+    const int room = kTile - tile->columns;
     uint64_t taken = pending_;
     if (__builtin_popcountll(taken) > room) {
       for (int i = 0; i < room; ++i) taken &= taken - 1;
@@ -128,7 +121,6 @@ class TileBuilder {
   }
 
   const AttendArgs& a_;
-  const int capacity_;
   int32_t block_, word_ = 0;
   int64_t base_ = 0, span_ = 0;
   uint64_t pending_ = 0;
