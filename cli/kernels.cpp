@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli.h"
+#include "tamis/attention.h"
 #include "tamis/device.h"
 #include "tamis/version.h"
 
@@ -39,6 +40,15 @@ Json limits_json(const Limits& limits) {
           {"dropout", limits.dropout}};
 }
 
+// Whether this machine has what the kernel needs.
+bool runs_here(const Kernel& k) {
+  if (k.backend == Backend::kReference) return true;
+  if (k.backend == Backend::kCuda) return cuda_devices().ok();
+  for (const std::string& isa : cpu_isas())
+    if (k.name == "cpu_" + isa) return true;
+  return false;
+}
+
 int list_kernels(bool json) {
   if (json) {
     Json list = Json::array();
@@ -46,27 +56,37 @@ int list_kernels(bool json) {
       list.push_back({{"name", k.name},
                       {"op", op_name(k.op)},
                       {"backend", backend_name(k.backend)},
+                      {"here", runs_here(k)},
                       {"limits", limits_json(k.limits)},
                       {"note", k.note}});
     fmt::print("{}\n", Json{{"kernels", list}, {"cuda", cuda_text()}}.dump(1));
     return kDone;
   }
-  fmt::print("{:<24}{:<10}{:<11}{}\n", "kernel", "op", "backend", "note");
+  fmt::print("{:<14}{:<9}{:<11}{:<6}{}\n", "kernel", "op", "backend", "here", "note");
   for (const Kernel& k : kernels())
-    fmt::print("{:<24}{:<10}{:<11}{}\n", k.name, op_name(k.op), backend_name(k.backend), k.note);
+    fmt::print("{:<14}{:<9}{:<11}{:<6}{}\n", k.name, op_name(k.op), backend_name(k.backend),
+               runs_here(k) ? "yes" : "no", k.note);
   fmt::print("cuda: {}\n", cuda_text());
   return kDone;
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return __VERSION__;
+#else
+  return std::string("gcc ") + __VERSION__;
+#endif
 }
 
 int print_version(bool json) {
   if (json) {
     fmt::print("{}\n", Json{{"version", TAMIS_VERSION},
-                            {"compiler", __VERSION__},
+                            {"compiler", compiler()},
                             {"built_with_cuda", built_with_cuda()},
                             {"cuda", cuda_text()}}
                            .dump(1));
   } else {
-    fmt::print("tamis {} (compiler {}; cuda {}: {})\n", TAMIS_VERSION, __VERSION__,
+    fmt::print("tamis {} (compiled by {}; cuda {}: {})\n", TAMIS_VERSION, compiler(),
                built_with_cuda() ? "built in" : "not built in", cuda_text());
   }
   return kDone;

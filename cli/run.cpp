@@ -139,7 +139,7 @@ void add_run(CLI::App& app, int* exit) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* c = app.add_subcommand("run", "Run a case: attention over its candidates");
   c->add_option("CASE", o->file, "Case file (docs/case-format.md)")->required();
-  c->add_option("--out", o->out, "Write out, lse (and the sets) to this safetensors file");
+  CLI::Option* out = c->add_option("--out", o->out, "Write out, lse (and the sets) to this safetensors file");
   c->add_option("--map", o->map, "Write an SVG map of rows x blocks to this file");
   c->add_option("--backend", o->backend, "Who computes; a named backend is never left")
       ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}))
@@ -158,8 +158,9 @@ void add_run(CLI::App& app, int* exit) {
   c->add_option("--isa", o->isa, "CPU instruction set: avx512, avx2 or plain (default: the best here)");
   c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu)")
       ->check(CLI::Range(1, 100000));
-  c->add_flag("--backward", o->backward, "Also compute gradients");
-  c->add_flag("--dump-index", o->dump_index, "Also write the sets: set_indptr, set_tokens, set_slots");
+  c->add_flag("--backward", o->backward, "Also compute gradients (not built)");
+  c->add_flag("--dump-index", o->dump_index, "Also write the sets: set_indptr, set_tokens, set_slots")
+      ->needs(out);
   c->add_flag("--check", o->check, "Compare with the float64 reference");
   c->add_flag("--compare-full", o->compare_full, "Compare with full attention: error and kept softmax mass");
   c->add_flag("--json", o->json, "One JSON object instead of a table");

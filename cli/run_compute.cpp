@@ -16,15 +16,37 @@ double microseconds(Clock::duration d) { return std::chrono::duration<double, st
 
 Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
 
-// The reference has one way of computing. With --fallback allow it stands in for another path or split count,
-// and the reason says so.
+// The reference has one way of computing. With --fallback allow it stands in for what was asked, and the
+// reason says so.
 Status reference_reason(const RunOptions& options, std::string* reason) {
   std::string missing;
-  if (options.path == "dense") missing = "path dense";
-  if (options.splits > 1) missing += fmt::format("{}{} splits", missing.empty() ? "" : ", ", options.splits);
+  const auto miss = [&](const std::string& what) { missing += (missing.empty() ? "" : ", ") + what; };
+  if (options.path == "dense") miss("path dense");
+  if (options.splits > 1) miss(fmt::format("{} splits", options.splits));
+  if (!options.isa.empty()) miss("instruction set " + options.isa);
+  if (options.threads > 1) miss(fmt::format("{} threads", options.threads));
+  if (options.repeat > 1) miss(fmt::format("{} repeats", options.repeat));
   if (missing.empty()) return {};
-  *reason = fmt::format("the reference computes each row whole and directly, not with {}", missing);
+  *reason = fmt::format("the reference computes each row once, whole and directly, not with {}", missing);
   return options.fallback == "refuse" ? unsupported("fallback: " + *reason) : Status();
+}
+
+// What is wrong whoever computes.
+Status check_common(const RunOptions& options, const Shape& shape) {
+  // As the reference does: a small file must not ask for all memory.
+  constexpr int64_t most_outputs = int64_t{1} << 30;
+  if (shape.total_q * shape.q_heads > most_outputs / shape.v_head_dim)
+    return {Code::kCapacityExceeded,
+            fmt::format("q: more than {} outputs", most_outputs),
+            {.limit = most_outputs}};
+  if (options.backward) return unsupported("backward: gradients are not built; nearest: forward");
+  if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
+  if (const int32_t b = options.block; b != 0 && b != 16 && b != 32 && b != 64 && b != 128)
+    return unsupported(fmt::format("block: {} tokens; nearest: 16, 32, 64, 128", b));
+  const std::vector<std::string> known = {"", "avx512", "avx2", "plain"};
+  if (std::find(known.begin(), known.end(), options.isa) == known.end())
+    return unsupported(fmt::format("isa: '{}' is not one of avx512, avx2, plain", options.isa));
+  return {};
 }
 
 Result<Computed> compute_reference(const Problem& p, const RunOptions& options) {
@@ -125,13 +147,7 @@ Result<Computed> compute(const Problem& problem, Backend backend, const RunOptio
   if (!shape.ok()) return shape.status();
   if (shape->index_only)
     return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
-  // As the reference does: a small file must not ask for all memory.
-  constexpr int64_t most_outputs = int64_t{1} << 30;
-  if (shape->total_q * shape->q_heads > most_outputs / shape->v_head_dim)
-    return Status(Code::kCapacityExceeded, fmt::format("q: more than {} outputs", most_outputs),
-                  {.limit = most_outputs});
-  if (options.backward) return unsupported("backward: gradients are not built; nearest: forward");
-  if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
+  if (Status s = check_common(options, *shape); !s.ok()) return s;
   return backend == Backend::kCpu ? compute_cpu(problem, *shape, options)
                                   : compute_reference(problem, options);
 }

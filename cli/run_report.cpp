@@ -109,18 +109,19 @@ std::string report_text(const RunReport& r, const RunOptions& options) {
                                     percent_text(r.blocks ? static_cast<double>(t.selected_tokens) /
                                                                 static_cast<double>(r.blocks * c.block)
                                                           : 0)));
-  out += line("tiles",
-              fmt::format("{} packed tiles of {}, {} used (aligned: {}, {})", c.tiles, kReportTile,
-                          percent_text(tile_efficiency(r)), t.aligned, percent_text(t.efficiency_aligned)));
+  out += line("tiles", fmt::format("{} packed tiles of {}, {} filled (row by row, aligned: {}, {})", c.tiles,
+                                   kReportTile, percent_text(tile_efficiency(r)), t.aligned,
+                                   percent_text(t.efficiency_aligned)));
   if (c.tasks > 0)
     out +=
         line("tasks",
              fmt::format("{} of {} / {} / {} blocks (P50 / P95 / max), at most {} splits a row, {} workspace",
                          c.tasks, c.task_blocks.p50, c.task_blocks.p95, c.task_blocks.max, c.splits,
                          bytes_text(c.workspace_bytes)));
-  out +=
-      line("K+V bytes", fmt::format("{} selected, {} loaded, {} dense: {:.1f} x fewer", bytes_text(b.logical),
-                                    bytes_text(loaded_bytes(r)), bytes_text(b.dense), b.compression_logical));
+  out += line("K+V bytes",
+              fmt::format("selected {} of {} dense, row by row: {:.1f} x fewer; {} loaded, shared once",
+                          bytes_text(b.logical), bytes_text(b.dense), b.compression_logical,
+                          bytes_text(loaded_bytes(r))));
   out += line("time",
               fmt::format("normalize {}, plan {}, attention {}, merge {}: total {}",
                           time_text(c.time.normalize), time_text(c.time.plan), time_text(c.time.attention),

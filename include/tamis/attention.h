@@ -16,7 +16,8 @@
 
 namespace tamis {
 
-// The CPU threads of a caller. One call at a time may use a Context. The library makes no thread of its own.
+// The CPU threads of a caller. One call at a time may use a Context. Its threads start and end with the
+// Context; no call starts any.
 class Context {
  public:
   // 0: as many as the machine has. Where threads cannot be started, fewer; threads() tells.
@@ -50,15 +51,20 @@ struct OutView {
 struct RunCounters {
   int64_t tasks = 0, tiles = 0;
   int64_t tokens_loaded = 0;  // K/V rows brought in, per KV head
-  int64_t rows_redone = 0;    // query rows computed again because a neighbour's K or V was not finite
-  int64_t empty_rows = 0;     // (query, query head) with an empty set
+  // Times a query row was summed over its own tokens only, per tile, because another row's V was not finite.
+  int64_t rows_redone = 0;
+  int64_t empty_rows = 0;  // (query, query head) with an empty set
   double attention_us = 0, merge_us = 0;
 };
 
 // Runs one planned step on the host. `workspace` holds the partial states (partial_bytes) and is dead
 // afterwards; it need not be initialized. Bitwise equal for any thread count and any order of tasks. Fails
 // before anything is read: stale_plan when plan, schedule and bundles do not belong together,
-// workspace_too_small with the bytes needed.
+// workspace_too_small with the bytes needed. Only running out of memory for a thread's scratch
+// (capacity_exceeded) shows later, and leaves outputs undefined.
+//
+// Pages and stamps are judged by `normalize`; `run` uses the slots it found. After any change of page table
+// or stamps, normalize again.
 Status run(const Plan& plan, const Problem& problem, const BundleView& bundles, const Schedule& schedule,
            const OutView& out, std::span<std::byte> workspace, Context& context,
            RunCounters* counters = nullptr);

@@ -1,9 +1,9 @@
 // Plans and schedules.
 //
 // A Plan is an immutable value made from shapes and capacities: which path and why, tile and block, buffer
-// sizes, workspace bytes, and a fingerprint of whatever shaped it. Layers of one shape share it; pointers are
-// no part of it. A Schedule is what one step's rows turn into: tasks, and the slots their partial states land
-// in. Both are made on the host here and own their memory.
+// sizes, workspace bytes, and a fingerprint of what shapes a kernel. Layers of one shape share it; pointers
+// are no part of it. A Schedule is what one step's rows turn into: tasks, and the slots their partial states
+// land in. Both are made on the host here and own their memory.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +69,9 @@ struct Plan {
   uint64_t fingerprint;
 };
 
-// Chooses by shapes and capacities. `unsupported` where the backend lacks a property and the fallback is
-// refused; workspace_too_small where the budget cannot hold even unsplit rows.
+// Chooses by shapes and capacities. `unsupported` for backend reference, and for gather when the fallback is
+// refused; `workspace_too_small` only for forced splits over the budget when the fallback is refused. Dtypes,
+// head sizes, dropout and formats are judged by `forward` and `run`.
 Result<Plan> make_plan(const Problem& problem, const Capacities& capacities, int32_t block,
                        const PlanOptions& options = {});
 

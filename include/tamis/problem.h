@@ -1,8 +1,8 @@
 // One attention problem: what is computed, on what, and with which candidates.
 //
-// The command line, the tests, the recorder and the benches all build this struct and nothing else. It owns
-// nothing; every view must outlive the calls that read it. Symbols: B requests, Hq query heads, Hkv KV heads,
-// Hi index heads, G = Hq / Hkv, D and Dv key and value head sizes, P page size.
+// The command line, the tests and the benches all build this struct and nothing else. It owns nothing; every
+// view must outlive the calls that read it. Symbols: B requests, Hq query heads, Hkv KV heads, Hi index
+// heads, G = Hq / Hkv, D and Dv key and value head sizes, P page size.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-/* The C interface, for bindings: the C++ headers beside it, call by call, in plain C11. docs/c_api.md is a
- * guide.
+/* The C interface, for bindings: all stages of Tamis in plain C11, call by call like the C++ headers beside
+ * it. Selection (select.h), expanded sets (expand_set), pictures, kept mass, writing of cases and LSE base
+ * conversion are C++ only. docs/c_api.md is a guide.
  *
  * Codes. Functions return an int32_t of tamis_code; 0 is ok. Details go to a tamis_error of the caller's,
  * which may be NULL. Nothing is printed and no exception leaves the library: no memory, or no thread to be
@@ -318,8 +319,10 @@ typedef struct tamis_run_counters {
   uint64_t struct_size;
   int64_t tasks, tiles;
   int64_t tokens_loaded; /* K/V rows brought in, per KV head */
-  int64_t rows_redone;   /* query rows computed again because a neighbour's K or V was not finite */
-  int64_t empty_rows;    /* (query, query head) with an empty set */
+  /* Times a query row was summed over its own tokens only, per tile, because another row's V was not
+   * finite. */
+  int64_t rows_redone;
+  int64_t empty_rows; /* (query, query head) with an empty set */
   double attention_us, merge_us;
 } tamis_run_counters;
 

@@ -21,7 +21,7 @@ Status Context::use_isa(const std::string& name) {
   if (cpu::find_isa(name.c_str()) == nullptr) {
     std::string have;
     for (const std::string& isa : cpu_isas()) have += " " + isa;
-    return {Code::kUnsupported, text("isa: '", name, "' is not to be had here; nearest:", have)};
+    return {Code::kUnsupported, text("isa: '", name, "' is not available here; nearest:", have)};
   }
   isa_ = name;
   return {};

@@ -63,7 +63,7 @@ Status run(const Plan& plan, const Problem& problem, const BundleView& bundles, 
   if (reinterpret_cast<uintptr_t>(workspace.data()) % alignof(float) != 0)
     return invalid("workspace", "does not start on a multiple of ", alignof(float), " bytes");
   const cpu::Isa* isa = cpu::find_isa(context.isa().c_str());
-  if (isa == nullptr) return {Code::kUnsupported, text("isa: '", context.isa(), "' is not to be had here")};
+  if (isa == nullptr) return {Code::kUnsupported, text("isa: '", context.isa(), "' is not available here")};
   const cpu::Step step{plan, problem, *shape, bundles, schedule, out, workspace.data()};
   return cpu::run(step, *isa, context.pool(), counters);
 }

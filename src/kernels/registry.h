@@ -1,7 +1,6 @@
 // One row per kernel: what it computes, where it runs and what it can do.
 //
-// The support table, the command's list and the tests' grid are read from here; a kernel that is not listed
-// does not exist. Rows are constants: nothing is registered at run time.
+// The list that the command prints is read from it. Rows are constants: nothing is registered at run time.
 #pragma once
 
 #include <cstdint>

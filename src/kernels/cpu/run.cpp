@@ -233,8 +233,8 @@ Status supports(const Problem& problem, const Shape& shape) {
       return {Code::kUnsupported,
               text(name, ": the CPU kernels read no quantized cache; nearest: f32, f16, bf16")};
   if (shape.head_dim > kMaxHeadDim || shape.v_head_dim > kMaxHeadDim)
-    return {Code::kUnsupported,
-            text("head_dim: ", shape.head_dim, " and ", shape.v_head_dim, "; nearest: up to ", kMaxHeadDim)};
+    return {Code::kUnsupported, text("head_dim: ", shape.head_dim, " and ", shape.v_head_dim,
+                                     "; nearest: up to ", kMaxHeadDim, " (backend reference computes any)")};
   return {};
 }
 
