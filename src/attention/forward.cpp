@@ -61,8 +61,10 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
 
 }  // namespace
 
-Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
-               ForwardReport* report) {
+namespace {
+
+Status forward_unguarded(const Problem& problem, const ForwardOptions& options, const OutView& out,
+                         Context& context, ForwardReport* report) {
   const auto start = Clock::now();
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
@@ -89,6 +91,13 @@ Status forward(const Problem& problem, const ForwardOptions& options, const OutV
              .plan_us = p.plan_us,
              .total_us = microseconds(start, Clock::now())};
   return {};
+}
+
+}  // namespace
+
+Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
+               ForwardReport* report) {
+  return guarded([&] { return forward_unguarded(problem, options, out, context, report); });
 }
 
 }  // namespace tamis

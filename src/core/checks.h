@@ -2,7 +2,9 @@
 #pragma once
 
 #include <locale>
+#include <new>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -28,6 +30,18 @@ std::string text(const Args&... args) {
 template <class... Args>
 Status invalid(const char* argument, const Args&... args) {
   return {Code::kInvalidArgument, text(argument, ": ", args...)};
+}
+
+// Runs f, which returns a Status or a Result; running out of memory becomes capacity_exceeded, since the
+// library does not throw.
+template <class F>
+auto guarded(const F& f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  return Status(Code::kCapacityExceeded, "memory: the problem needs more than there is");
 }
 
 }  // namespace tamis

@@ -1,7 +1,7 @@
 #include "core/pool.h"
 
+#include <exception>
 #include <new>
-#include <system_error>
 
 namespace tamis {
 
@@ -9,8 +9,8 @@ Context::Pool::Pool(int threads) : arenas_(threads) {
   workers_.reserve(threads - 1);
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
-  } catch (const std::system_error&) {
-    // The machine has no more threads to give: those that started do the work, and threads() says how many.
+  } catch (const std::exception&) {
+    // No more threads or memory to be had: those that started do the work, and threads() says how many.
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/checks.h"
+#include "core/source.h"
 #include "index/bundle_cut.h"
 #include "index/bundle_merge.h"
 #include "index/bundle_policy.h"
@@ -32,6 +33,9 @@ Status check_options(const BundleOptions& o) {
 Status check_index(const Problem& problem, const Shape& shape, const IndexView& index) {
   const int64_t rows = count_query_blocks(problem) * shape.index_heads;
   if (index.rows != rows) return invalid("index", index.rows, " rows, the problem has ", rows);
+  // 0: made by hand, without a stamp.
+  if (index.source != 0 && index.source != source_stamp(problem, shape))
+    return {Code::kStalePlan, "index: was made from other lengths, positions or sizes than this problem's"};
   if (rows > INT32_MAX)
     return {Code::kCapacityExceeded,
             text("index: ", rows, " rows, bundles number them in 32 bits"),
@@ -183,8 +187,17 @@ Result<Bundles> index::bundle_within(size_t most_words, const Problem& problem, 
   return apart;
 }
 
-Result<Bundles> bundle(const Problem& problem, const IndexSet& index, const BundleOptions& options) {
+namespace {
+
+Result<Bundles> bundle_unguarded(const Problem& problem, const IndexSet& index,
+                                 const BundleOptions& options) {
   return index::bundle_within(index::kMostMemberWords, problem, index, options);
+}
+
+}  // namespace
+
+Result<Bundles> bundle(const Problem& problem, const IndexSet& index, const BundleOptions& options) {
+  return guarded([&] { return bundle_unguarded(problem, index, options); });
 }
 
 }  // namespace tamis

@@ -83,7 +83,9 @@ int32_t default_block(const Shape& shape, int64_t unit) {
   return 16;
 }
 
-Status normalize_into(const Problem& problem, const NormalizeOptions& options, IndexSet* set) {
+namespace {
+
+Status normalize_unguarded(const Problem& problem, const NormalizeOptions& options, IndexSet* set) {
   IndexSet::Storage& storage = set->storage();
   storage.clear();
   const Result<Shape> shape = describe(problem);
@@ -112,6 +114,14 @@ Status normalize_into(const Problem& problem, const NormalizeOptions& options, I
   storage.stats.spans = static_cast<int64_t>(storage.spans.size());
   storage.stats.row_blocks = percentiles(storage.count);
   return {};
+}
+
+}  // namespace
+
+Status normalize_into(const Problem& problem, const NormalizeOptions& options, IndexSet* set) {
+  Status status = guarded([&] { return normalize_unguarded(problem, options, set); });
+  if (!status.ok()) set->storage().clear();
+  return status;
 }
 
 Result<IndexSet> normalize(const Problem& problem, const NormalizeOptions& options) {

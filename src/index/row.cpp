@@ -77,13 +77,14 @@ void RowBuilder::collect(const RawRow& raw, int64_t kv_len) {
 
   const bool one_block = c_.unit <= block_ && block_ % c_.unit == 0;
   first_bad_ = -1;
+  if (!one_block) out_.entry_bitmap.assign(limit / 64 + 1, 0);
   for (int64_t i = 0; i < raw.count; ++i) {
     const int64_t e = raw.entries[i * raw.stride];
     if (e >= 0 && e < limit) {
       const int64_t begin = e * c_.unit;
       if (one_block)
         touched_.add(begin >> log2_block_);
-      else
+      else if (first_time(e))
         touched_.add_range(begin >> log2_block_,
                            block_end(kv_len - begin > c_.unit ? begin + c_.unit : kv_len));
     } else if (e != -1 && c_.invalid == OnInvalid::kReject) {
@@ -95,6 +96,16 @@ void RowBuilder::collect(const RawRow& raw, int64_t kv_len) {
   touched_.add_range(0, block_end(sight_.sink_end));
   for (const auto& [begin, end] : sight_.windows) touched_.add_range(begin >> log2_block_, block_end(end));
   touched_.finish();
+}
+
+// Whether this entry was not met before in this pass. Asked where an entry covers several blocks: a repeat
+// must not cost its whole length again.
+bool RowBuilder::first_time(int64_t entry) {
+  uint64_t& word = out_.entry_bitmap[entry >> 6];
+  const uint64_t bit = uint64_t{1} << (entry & 63);
+  const bool fresh = (word & bit) == 0;
+  word |= bit;
+  return fresh;
 }
 
 // Sets the member bits of tokens [begin, end); true when the first was set before.
@@ -127,6 +138,8 @@ Status RowBuilder::fill(const RawRow& raw, const RowInfo& info, int64_t row, int
   CandidateCounts& counts = out_.stats.counts;
   const int64_t last = first_bad_ >= 0 ? first_bad_ : raw.count;
   const bool in_word = c_.unit <= kWordBits && std::min<int64_t>(block_, kWordBits) % c_.unit == 0;
+  const bool one_block = c_.unit <= block_ && block_ % c_.unit == 0;
+  if (!one_block) out_.entry_bitmap.assign(limit / 64 + 1, 0);
   for (int64_t i = 0; i < last; ++i) {
     const int64_t e = raw.entries[i * raw.stride];
     if (e == -1) {
@@ -135,7 +148,11 @@ Status RowBuilder::fill(const RawRow& raw, const RowInfo& info, int64_t row, int
       ++counts.invalid;
     } else {
       const int64_t begin = e * c_.unit, end = kv_len - begin > c_.unit ? begin + c_.unit : kv_len;
-      if (!(in_word ? set_in_word(begin, end, first) : set_tokens(begin, end, first))) {
+      const bool repeated = in_word     ? set_in_word(begin, end, first)
+                            : one_block ? set_tokens(begin, end, first)
+                                        : !first_time(e);
+      if (!repeated) {
+        if (!one_block) set_tokens(begin, end, first);
         ++counts.unique;
         out_.stats.future += begin >= sight_.end;
       } else if (c_.duplicates == OnDuplicate::kMerge) {

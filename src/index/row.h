@@ -46,6 +46,7 @@ class RowBuilder {
   void collect(const RawRow& raw, int64_t kv_len);
   Status fill(const RawRow& raw, const RowInfo& info, int64_t row, int64_t kv_len, int64_t first);
   void keep_visible(int64_t kv_len, int64_t first);
+  bool first_time(int64_t entry);
   bool set_tokens(int64_t begin, int64_t end, int64_t first);
   bool set_in_word(int64_t begin, int64_t end, int64_t first);
   uint64_t visible_bits(uint64_t listed, int64_t base, size_t* window) const;

@@ -23,7 +23,7 @@ struct IndexSet::Storage {
   IndexStats stats;
 
   // Scratch of normalize, kept so that a reused set allocates nothing.
-  std::vector<uint64_t> bitmap, page_bitmap;
+  std::vector<uint64_t> bitmap, page_bitmap, entry_bitmap;
   std::vector<uint64_t> seen;  // tokens of each kept block that some query of its row may see
   std::vector<int32_t> found, table;
   std::vector<int32_t> ranks;

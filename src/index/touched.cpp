@@ -16,6 +16,7 @@ size_t hash_of(int32_t block, size_t mask) {
 
 Ordering cheapest_ordering(int64_t adds, int64_t limit) {
   const auto log2 = [](int64_t n) { return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n))); };
+  adds = std::min(adds, int64_t{1} << 40);  // far beyond any row; keeps the products in range
   const int64_t distinct = std::min(adds, limit);
   const int64_t bitmap = (limit / 64 + 1) * kBitmapWordCost + adds * kEntryCost;
   const int64_t sort = adds * kEntryCost * log2(adds);

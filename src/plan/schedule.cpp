@@ -68,7 +68,9 @@ Percentiles lengths(const std::vector<Task>& tasks) {
 
 }  // namespace
 
-Result<Schedule> schedule(const Plan& plan, const BundleView& bundles) {
+namespace {
+
+Result<Schedule> make_schedule(const Plan& plan, const BundleView& bundles) {
   TAMIS_RETURN_IF_ERROR(check_fit(plan, bundles));
   const std::vector<int64_t> prefix = prefix_of_groups(bundles);
   const Partition partition =
@@ -116,6 +118,12 @@ Result<Schedule> schedule(const Plan& plan, const BundleView& bundles) {
                        " bytes of partial states, the plan's bound is ", plan.workspace.bound),
                   {.value = out.stats.workspace_bytes, .limit = plan.workspace.bound + 1});
   return out;
+}
+
+}  // namespace
+
+Result<Schedule> schedule(const Plan& plan, const BundleView& bundles) {
+  return guarded([&] { return make_schedule(plan, bundles); });
 }
 
 int64_t partial_bytes(const Plan& plan, const Schedule& schedule) {

@@ -61,7 +61,7 @@ TEST(Cases, AttentionGivesPartsAndWholeWithCheckedErrors) {
                            "x.plan.make", "x.plan.schedule", "x.whole", "x.reader"})
     EXPECT_EQ(named(*readings, name).time.samples, 3) << name;
   for (const char* name : {"x", "x.whole"}) {
-    const Reading& r = named(*readings, name);
+    const Reading r = named(*readings, name);
     EXPECT_EQ(r.bytes, work->bytes);
     EXPECT_EQ(r.ceiling, "x.reader");
     ASSERT_TRUE(r.max_error.has_value());

@@ -244,7 +244,8 @@ class TestProblem {
     }
     const int64_t size = dtype_bytes(spec_.dtype);
     if (shift == 0) {
-      buffers_.emplace_back(step * size);
+      buffers_.emplace_back(
+          std::max<int64_t>(1, step * size));  // an empty vector has no address to count from
       for (int64_t i = 0; i < step; ++i) store(buffers_.back().data(), spec_.dtype, i, kNaN);
     }
     unsigned char* data = buffers_.back().data() + shift * size;

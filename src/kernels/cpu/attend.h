@@ -166,12 +166,15 @@ class Attention {
     }
     const float old = a_.m[r], m = max_of(max(top, splat(old)));
     if (m == -INFINITY) {
-      // Nothing selected yet: exp(-inf - -inf) would be NaN, so no exponent is taken. Selected scores that
-      // are all NaN or -inf give NaN, as they do in any softmax.
+      // No finite score so far: exp(-inf - -inf) would be NaN, so no exponent is taken. Selected scores of
+      // -inf weigh nothing beside a finite one, in this tile or another; l = 1 remembers that the set is not
+      // empty. A NaN score makes the row NaN.
       const uint64_t here = selected & (~uint64_t{0} >> (kTile - columns));
+      bool nan = false;
+      for (int c = 0; c < columns; ++c) nan = nan || ((here >> c & 1) != 0 && s[c] != s[c]);
       for (int c = 0; c < columns; c += W)
-        store(s + c, select(lanes(static_cast<uint32_t>(here >> c)), splat(NAN), Vec{}));
-      if (here != 0) a_.l[r] = NAN;
+        store(s + c, select(lanes(nan ? static_cast<uint32_t>(here >> c) : 0), splat(NAN), Vec{}));
+      if (here != 0) a_.l[r] = nan ? NAN : a_.l[r] + (a_.l[r] == 0 ? 1.f : 0.f);
       scale_[r] = 1;
       return;
     }

@@ -178,8 +178,9 @@ class Runner {
     }
   }
 
-  // Divides, counts and stores one row.
+  // Divides, counts and stores one row. A set whose scores are all -inf has no softmax: NaN, as anywhere.
   void finish(const QueryRow& row, const float* o, float m, float l) {
+    if (m == -INFINITY && l != 0) l = NAN;
     const MutableTensorView &out = s_.out.out, &lse = s_.out.lse;
     const int64_t at = row.query * out.stride[0] + row.head * out.stride[1];
     for (int64_t d = 0; d < s_.shape.v_head_dim; ++d)
@@ -201,11 +202,14 @@ class Runner {
                        memset(o, 0, sizeof(float) * dv);
                        for (int32_t part = item.first_part; part < item.first_part + item.parts; ++part) {
                          const int64_t at = s_.schedule.part_rows[part] + first + r;
+                         // Only empty parts are skipped: a weight that underflows still carries NaN and Inf
+                         // of selected V over, as it does within one part.
+                         if (partial_l_[at] == 0) continue;
+                         const bool first_part = l == 0;
                          const Weights w = join(m, l, partial_m_[at], partial_l_[at]);
-                         if (w.b == 0) continue;
                          const float* other = partial_o_ + at * dv;
-                         if (w.a == 0)
-                           for (int64_t d = 0; d < dv; ++d) o[d] = w.b * other[d];
+                         if (first_part)
+                           for (int64_t d = 0; d < dv; ++d) o[d] = other[d];
                          else
                            for (int64_t d = 0; d < dv; ++d) o[d] = w.a * o[d] + w.b * other[d];
                        }
@@ -232,6 +236,11 @@ Status supports(const Problem& problem, const Shape& shape) {
     if (quant->format != Format::kPlain)
       return {Code::kUnsupported,
               text(name, ": the CPU kernels read no quantized cache; nearest: f32, f16, bf16")};
+  for (const auto& [name, value] : {std::pair{"scale", shape.scale}, {"softcap", problem.score.softcap}})
+    if (value != 0 && !std::isnormal(static_cast<float>(value)))
+      return {
+          Code::kUnsupported,
+          text(name, ": ", value, " is no normal float32 number (backend reference computes in float64)")};
   if (shape.head_dim > kMaxHeadDim || shape.v_head_dim > kMaxHeadDim)
     return {Code::kUnsupported, text("head_dim: ", shape.head_dim, " and ", shape.v_head_dim,
                                      "; nearest: up to ", kMaxHeadDim, " (backend reference computes any)")};

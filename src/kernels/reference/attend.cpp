@@ -68,7 +68,9 @@ Status supports(const Problem& p) {
   return {};
 }
 
-Result<Output> attend(const Problem& problem, const Sets& sets) {
+namespace {
+
+Result<Output> attend_unguarded(const Problem& problem, const Sets& sets) {
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
   if (shape->index_only) return invalid("q", "tensor is missing, an index-only problem has no values");
@@ -102,6 +104,12 @@ Result<Output> attend(const Problem& problem, const Sets& sets) {
     }
   });
   return result;
+}
+
+}  // namespace
+
+Result<Output> attend(const Problem& problem, const Sets& sets) {
+  return guarded([&] { return attend_unguarded(problem, sets); });
 }
 
 Result<Answer> forward(const Problem& problem) {

@@ -10,7 +10,7 @@ namespace tamis::reference {
 namespace {
 
 // More than any judge should be asked for; a bound so that a small hostile file cannot ask for all memory.
-constexpr int64_t kMostTokens = int64_t{1} << 28, kMostSets = int64_t{1} << 24;
+constexpr int64_t kMostTokens = int64_t{1} << 25, kMostSets = int64_t{1} << 24;
 
 Status too_large(const char* what, int64_t limit, int64_t request) {
   return {Code::kCapacityExceeded,
@@ -109,7 +109,9 @@ int64_t most_tokens(const Problem& p, size_t entries, int64_t kv_len) {
 
 }  // namespace
 
-Result<Sets> build_sets(const Problem& problem) {
+namespace {
+
+Result<Sets> build_unguarded(const Problem& problem) {
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
   TAMIS_RETURN_IF_ERROR(check_arrays(problem, *shape));
@@ -126,11 +128,12 @@ Result<Sets> build_sets(const Problem& problem) {
     for (int64_t first = begin; first < end; ++block) {
       const int64_t last = end - first > c.query_block ? first + c.query_block : end;
       std::vector<std::vector<int32_t>> dynamic;  // [Hi]
+      int64_t held = 0;                           // at most, by the rows of this block
       for (int64_t g = 0; g < c.index_heads; ++g) {
         const auto entries = judge_row(c, b, block * c.index_heads + g, kv_len, &sets.counts);
         if (!entries.ok()) return entries.status();
-        if (most_tokens(problem, entries->size(), kv_len) > kMostTokens)
-          return too_large("selected tokens", kMostTokens, b);
+        held += most_tokens(problem, entries->size(), kv_len);
+        if (held > kMostTokens) return too_large("selected tokens", kMostTokens, b);
         dynamic.push_back(dynamic_tokens(c, *entries, kv_len));
       }
       for (int64_t i = first; i < last; ++i) {
@@ -146,6 +149,12 @@ Result<Sets> build_sets(const Problem& problem) {
     }
   }
   return sets;
+}
+
+}  // namespace
+
+Result<Sets> build_sets(const Problem& problem) {
+  return guarded([&] { return build_unguarded(problem); });
 }
 
 }  // namespace tamis::reference
