@@ -29,6 +29,8 @@ Ordering cheapest_ordering(int64_t adds, int64_t limit) {
 void TouchedBlocks::start(Ordering ordering, int64_t limit, int64_t expected) {
   ordering_ = ordering == Ordering::kAuto ? cheapest_ordering(expected, limit) : ordering;
   found_.clear();
+  constexpr int64_t most_direct = int64_t{1} << 20;  // 4 MiB
+  direct_ = ordering_ == Ordering::kBitmap && limit <= most_direct;
   if (ordering_ == Ordering::kBitmap) bitmap_.assign(limit / 64 + 1, 0);
   if (ordering_ == Ordering::kHash)
     table_.assign(std::bit_ceil(static_cast<size_t>(std::min(expected, limit)) * 2 + 16), -1);
@@ -80,11 +82,15 @@ void TouchedBlocks::grow() {
 
 void TouchedBlocks::finish() {
   if (ordering_ == Ordering::kBitmap) {
-    ranks_.resize(bitmap_.size());
+    const size_t places = bitmap_.size() * (direct_ ? 64 : 1);
+    if (ranks_.size() < places) ranks_.resize(places);
     for (size_t w = 0; w < bitmap_.size(); ++w) {
-      ranks_[w] = static_cast<int32_t>(found_.size());
-      for (uint64_t bits = bitmap_[w]; bits != 0; bits &= bits - 1)
-        found_.push_back(static_cast<int32_t>(w * 64) + std::countr_zero(bits));
+      if (!direct_) ranks_[w] = static_cast<int32_t>(found_.size());
+      for (uint64_t bits = bitmap_[w]; bits != 0; bits &= bits - 1) {
+        const int32_t block = static_cast<int32_t>(w * 64) + std::countr_zero(bits);
+        if (direct_) ranks_[block] = static_cast<int32_t>(found_.size());
+        found_.push_back(block);
+      }
     }
     return;
   }
@@ -103,6 +109,8 @@ void TouchedBlocks::finish() {
 }
 
 int64_t TouchedBlocks::search(int64_t block) const {
+  if (ordering_ == Ordering::kBitmap)
+    return ranks_[block >> 6] + count_bits(bitmap_[block >> 6] & ((uint64_t{1} << (block & 63)) - 1));
   if (ordering_ == Ordering::kSort)
     return std::lower_bound(found_.begin(), found_.end(), static_cast<int32_t>(block)) - found_.begin();
   const size_t mask = table_.size() - 1;

@@ -45,8 +45,8 @@ class TouchedBlocks {
   void finish();
   const std::vector<int32_t>& blocks() const { return found_; }
   int64_t rank(int64_t block) const {  // of a block that was added
-    if (ordering_ != Ordering::kBitmap) return search(block);
-    return ranks_[block >> 6] + count_bits(bitmap_[block >> 6] & ((uint64_t{1} << (block & 63)) - 1));
+    if (direct_) return ranks_[block];
+    return search(block);
   }
   Ordering ordering() const { return ordering_; }
 
@@ -59,8 +59,11 @@ class TouchedBlocks {
   std::vector<uint64_t>& bitmap_;
   std::vector<int32_t>& found_;
   std::vector<int32_t>& table_;  // open addressing, -1 empty; after finish: rank of the block found there
-  std::vector<int32_t>& ranks_;  // bitmap: blocks before each word; hash: rank of each table place
+  // bitmap: rank of each block, read only where one was added, or in long contexts the blocks before each
+  // word; hash: rank of each table place
+  std::vector<int32_t>& ranks_;
   Ordering ordering_ = Ordering::kBitmap;
+  bool direct_ = false;  // ranks_ has one place a block
 };
 
 }  // namespace tamis::index
