@@ -41,7 +41,9 @@ struct PlanOptions {
   Path path = Path::kAuto;
   Fallback fallback = Fallback::kAllow;
   int32_t splits = 0;  // 0: balanced; else every row is cut into this many parts, some perhaps empty
-  bool batch_invariant = false;  // split borders of a row depend on that row alone
+  // Split borders of a row depend on that row alone. forward() then also lets shapes, not the batch, choose
+  // where policy or path are `auto`; who calls the stages names both.
+  bool batch_invariant = false;
   int32_t shares = 0;     // 0: the default. Equal shares a balanced schedule aims at; never the thread count
   int32_t min_tiles = 8;  // tiles of a part below which a row is not split
   int64_t workspace_budget = -1;  // bytes; -1: no limit. Fewer splits are made to keep within it

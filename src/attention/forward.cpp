@@ -27,15 +27,25 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
   Prepared p;
   NormalizeOptions normalize_options = options.normalize;
   PlanOptions plan_options = options.plan;
+  BundleOptions bundle_options = options.bundle;
+  std::string reason;
+  if (plan_options.batch_invariant) {
+    // What `auto` measures is the whole batch, so a neighbour could change a row's bits: shapes decide
+    // instead.
+    if (bundle_options.policy == BundlePolicy::kAuto) bundle_options.policy = BundlePolicy::kHeads;
+    if (plan_options.path == Path::kAuto) {
+      plan_options.path = problem.candidates.form == CandidateForm::kAll ? Path::kDense : Path::kDirect;
+      reason = "batch_invariant: the path follows from the form of the candidates alone";
+    }
+  }
   normalize_options.all_blocks =
       plan_options.path == Path::kDense ||
       (plan_options.path == Path::kAuto && problem.candidates.form == CandidateForm::kAll);
-  std::string reason;
   for (;;) {
     const auto start = Clock::now();
     TAMIS_RETURN_IF_ERROR(normalize_into(problem, normalize_options, &p.index));
     const auto normalized = Clock::now();
-    Result<Bundles> bundles = bundle(problem, p.index, options.bundle);
+    Result<Bundles> bundles = bundle(problem, p.index, bundle_options);
     if (!bundles.ok()) return bundles.status();
     p.bundles = std::move(*bundles);
     const Capacities capacities = capacities_of(problem, p.bundles.view());

@@ -47,8 +47,10 @@ Percentiles reuse_statistics(const IndexView& index) {
   }
   if (counts.empty()) return {};
   std::sort(counts.begin(), counts.end());
-  const size_t last = counts.size() - 1;
-  return {counts[last / 2], counts[last * 95 / 100], counts[last]};
+  const auto rank = [&](size_t percent) {
+    return counts[(counts.size() * percent + 99) / 100 - 1];
+  };  // nearest rank
+  return {rank(50), rank(95), counts.back()};
 }
 
 }  // namespace tamis

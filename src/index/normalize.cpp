@@ -13,8 +13,10 @@ namespace {
 Percentiles percentiles(std::vector<int32_t> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
-  const size_t last = values.size() - 1;
-  return {values[last / 2], values[last * 95 / 100], values[last]};
+  const auto rank = [&](size_t percent) {
+    return values[(values.size() * percent + 99) / 100 - 1];
+  };  // nearest rank
+  return {rank(50), rank(95), values.back()};
 }
 
 // kNone and kAll list nothing, so any number of rows would do; they are made like the others'.

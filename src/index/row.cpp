@@ -231,8 +231,8 @@ Status RowBuilder::add(const RowInfo& info, int64_t row) {
 
   const int64_t first = static_cast<int64_t>(out_.blocks.size()),
                 count = static_cast<int64_t>(touched_.blocks().size());
-  constexpr int64_t kMostEntries = int64_t{1}
-                                   << 27;  // a bound so that a small hostile input cannot ask for all memory
+  constexpr int64_t kMostEntries =
+      int64_t{1} << 27;  // about 6 GB: a bound, so that a small hostile input cannot ask for any amount
   if (first + count > kMostEntries)
     return {Code::kCapacityExceeded,
             text("cand_indices: row ", row, " brings the blocks above ", kMostEntries),

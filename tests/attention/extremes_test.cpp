@@ -114,6 +114,51 @@ TEST(Extremes, RepeatsOfAHugeUnitAreCountedOnce) {
   EXPECT_EQ(set->stats().counts.duplicates, 99999);
 }
 
+// Left to themselves, bundling and path look at the whole batch; batch_invariant must not let them.
+TEST(Extremes, BatchInvarianceHoldsWithEverythingOnAuto) {
+  const auto made = [](bool beside) {
+    Spec s{.kv_len = {8193},
+           .q_len = {4},
+           .q_heads = 2,
+           .page_size = 64,
+           .q = q_noise(1),
+           .k = kv_noise(2),
+           .v = kv_noise(3)};
+    if (beside) {
+      s.kv_len.push_back(900);
+      s.q_len.push_back(300);
+    }
+    TestProblem t(std::move(s));
+    t.problem.candidates.index_heads = 2;
+    Rows rows;
+    for (int32_t r = 0; r < 8; ++r) {  // disjoint runs that no tile border respects once they are joined
+      rows.emplace_back();
+      for (int32_t token = 0; token < 50; ++token) rows.back().push_back(r * 1000 + token);
+    }
+    for (int32_t r = 0; beside && r < 600; ++r) {  // the same list over and over, which begs to be joined
+      rows.emplace_back();
+      for (int32_t token = 0; token < 64; ++token) rows.back().push_back(token);
+    }
+    t.csr(rows);
+    t.problem.mask.causal = false;
+    return t;
+  };
+  Context context(2);
+  const TestProblem alone = made(false), among = made(true);
+  // forward() itself: it is what resolves `auto`.
+  const auto bits = [&](const Problem& p) {
+    const Shape shape = *describe(p);
+    std::vector<float> out(shape.total_q * shape.q_heads * shape.v_head_dim, NAN);
+    const OutView view{
+        .out = mutable_view(out.data(), DType::kF32, {shape.total_q, shape.q_heads, shape.v_head_dim})};
+    const Status status = forward(p, {.plan = {.batch_invariant = true}}, view, context);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  const std::vector<float> a = bits(alone.problem), b = bits(among.problem);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], b[i]) << i;
+}
+
 TEST(Extremes, AnIndexOfAnotherProblemIsStale) {
   TestProblem one({.kv_len = {64}, .q_heads = 4, .kv_heads = 4}),
       other({.kv_len = {48}, .q_heads = 4, .kv_heads = 4});
