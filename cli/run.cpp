@@ -115,6 +115,12 @@ Status run_case(const RunOptions& options, RunReport* report) {
     if (!full.ok()) return full.status();
     report->full = std::move(*full);
   }
+  if (!options.original.empty()) {
+    progress("float64 reference, twice");
+    Result<AccuracySplit> split = compare_with_original(options.original, p, *shape, report->computed.out);
+    if (!split.ok()) return split.status();
+    report->split = *split;
+  }
   const int64_t cell = shape->page_size > 0 ? shape->page_size : report->computed.block;
   if (!options.map.empty())
     if (Status s = write_map(options.map, p, *sets, cell); !s.ok()) return s;
@@ -163,6 +169,8 @@ void add_run(CLI::App& app, int* exit) {
       ->needs(out);
   c->add_flag("--check", o->check, "Compare with the float64 reference");
   c->add_flag("--compare-full", o->compare_full, "Compare with full attention: error and kept softmax mass");
+  c->add_option("--original", o->original,
+                "The case before quantization: tell kernel and format error apart");
   c->add_flag("--json", o->json, "One JSON object instead of a table");
   c->callback([o, exit] { *exit = run(*o); });
 }

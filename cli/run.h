@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli.h"
+#include "tamis/accuracy.h"
 #include "tamis/attention.h"
 #include "tamis/device.h"
 #include "tamis/explain.h"
@@ -15,7 +16,7 @@
 namespace tamis::cli {
 
 struct RunOptions {
-  std::string file, out, map;
+  std::string file, out, map, original;
   std::string backend = "auto", path = "auto", fallback = "allow", isa;
   int32_t block = 0, splits = 0, threads = 0, repeat = 1;  // 0: the plan chooses
   bool backward = false, dump_index = false, check = false, compare_full = false, json = false;
@@ -72,9 +73,16 @@ struct RunReport {
   int64_t blocks = 0;  // of computed.block tokens, over (row, KV head served)
   std::optional<Error> check;
   std::optional<FullComparison> full;
+  std::optional<AccuracySplit> split;
 };
 
 inline constexpr int64_t kReportTile = 64;
+
+// --original: the split of the error against the case that was quantized; run_original.cpp.
+Result<AccuracySplit> compare_with_original(const std::string& file, const Problem& problem,
+                                            const Shape& shape, const std::vector<float>& out);
+void add_split(const AccuracySplit& split, Json* report);
+std::string split_text(const AccuracySplit& split);
 
 Json report_json(const RunReport& report);
 std::string report_text(const RunReport& report, const RunOptions& options);

@@ -90,6 +90,7 @@ Json report_json(const RunReport& r) {
                    {"max_rel_error", r.full->error.relative},
                    {"total_us", r.full->total_us},
                    {"kept_mass", {{"mean", r.full->mass.mean}, {"min", r.full->mass.min}}}};
+  if (r.split) add_split(*r.split, &out);
   return out;
 }
 
@@ -134,6 +135,7 @@ std::string report_text(const RunReport& r, const RunOptions& options) {
     out += line("vs full", fmt::format("sparse against full attention: {}", error_text(r.full->error)));
   }
   if (r.check) out += line("vs float64", fmt::format("this computation: {}", error_text(*r.check)));
+  if (r.split) out += split_text(*r.split);
   if (!options.out.empty()) out += line("result", options.out);
   if (!options.map.empty()) out += line("map", options.map);
   return out;

@@ -1,6 +1,6 @@
 /* The C interface, for bindings: all stages of Tamis in plain C11, call by call like the C++ headers beside
- * it. Selection (select.h), expanded sets (expand_set), pictures, kept mass, writing of cases and LSE base
- * conversion are C++ only. docs/c_api.md is a guide.
+ * it. Selection (select.h), quantizers (quant.h, accuracy.h), expanded sets (expand_set), pictures, kept
+ * mass, writing of cases and LSE base conversion are C++ only. docs/c_api.md is a guide.
  *
  * Codes. Functions return an int32_t of tamis_code; 0 is ok. Details go to a tamis_error of the caller's,
  * which may be NULL. Nothing is printed and no exception leaves the library: no memory, or no thread to be

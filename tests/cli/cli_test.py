@@ -16,7 +16,7 @@ import xml.etree.ElementTree
 import case_files
 
 BINARY = os.environ["TAMIS_BINARY"]
-COMMANDS = ("run", "explain", "kernels", "version")
+COMMANDS = ("run", "explain", "quantize", "kernels", "version")
 BACKENDS = ("reference", "cpu")  # those that run anywhere
 WATCHDOG = 300  # seconds after which a hang is called one; sanitized builds are slow
 
@@ -71,7 +71,7 @@ class Usage(CliTest):
         for command in listed:
             self.assertIn("Usage", self.good(command, "--help"))
         for option in ("--out", "--map", "--backend", "--path", "--fallback", "--block", "--splits", "--threads",
-                       "--backward", "--dump-index", "--check", "--compare-full", "--json"):
+                       "--backward", "--dump-index", "--check", "--compare-full", "--original", "--json"):
             self.assertIn(option, self.good("run", "--help"))
         for option in ("--tile", "--splits", "--bandwidth", "--json"):
             self.assertIn(option, self.good("explain", "--help"))
