@@ -121,7 +121,7 @@ int64_t write_row(const Write& w, int64_t i, int64_t slot) {
       if (!packed)
         byte = code;
       else
-        byte = d % 2 == 0 ? pack_nibbles(code, nibble_of(byte, 1)) : pack_nibbles(nibble_of(byte, 0), code);
+        byte = d % 2 == 0 ? code : pack_nibbles(byte, code);  // the second follows: the head size is even
     }
   }
   return saturated;

@@ -127,6 +127,12 @@ TEST(AccuracySplit, ProblemsThatAreNoPairAreRefused) {
   other.mask.window = 3;
   EXPECT_EQ(accuracy_split(other, p.quantized, view).status().message(),
             "original: selects other tokens than the quantized problem");
+  TestProblem listed({.kv_len = {40, 9}, .q_len = {2, 1}});
+  listed.csr({{0, 5, 9, 30, 31}, {1, 2, 30}, {0, 3, 7}});  // as many as there, one of them another
+  other = p.plain.problem;
+  other.candidates = listed.problem.candidates;
+  EXPECT_EQ(accuracy_split(other, p.quantized, view).status().message(),
+            "original: selects other tokens than the quantized problem");
   other = p.plain.problem;
   other.query.q.shape[1] = 2;
   EXPECT_EQ(accuracy_split(other, p.quantized, view).status().message(),
