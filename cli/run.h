@@ -39,7 +39,7 @@ struct Times {
 struct Computed {
   std::vector<float> out{}, lse{};
   CandidateCounts candidates{};
-  int64_t empty_rows = 0;
+  int64_t empty_rows = 0, stale_rows = 0;
   std::string path{}, reason{};
   int64_t block = 0, tiles = 0, columns = 0;  // columns: K/V rows brought in, over KV heads
   int64_t splits = 1, workspace_bytes = 0, tasks = 0;

@@ -71,7 +71,7 @@ Json report_json(const RunReport& r) {
       {"bytes", {{"logical", b.logical}, {"loaded", loaded_bytes(r)}, {"dense", b.dense}}},
       {"splits", c.splits},
       {"workspace_bytes", c.workspace_bytes},
-      {"stale_rows", 0},
+      {"stale_rows", c.stale_rows},
       {"tasks", c.tasks},
       {"task_blocks", {{"p50", c.task_blocks.p50}, {"p95", c.task_blocks.p95}, {"max", c.task_blocks.max}}},
       {"time_us",

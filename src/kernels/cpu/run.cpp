@@ -9,6 +9,7 @@
 #include "core/float_formats.h"
 #include "core/pool.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/store.h"
 #include "merge/state.h"
 
 namespace tamis::cpu {
@@ -24,13 +25,6 @@ float load_float(const TensorView& t, int64_t offset) {
   return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
 }
 
-void store_float(const MutableTensorView& t, int64_t offset, float x) {
-  if (t.dtype == DType::kF32)
-    static_cast<float*>(t.data)[offset] = x;
-  else
-    static_cast<uint16_t*>(t.data)[offset] = t.dtype == DType::kF16 ? float_to_f16(x) : float_to_bf16(x);
-}
-
 Side side_of(const TensorView& t, Layout layout, int64_t kv_head) {
   const KvStrides stride = kv_strides(t, layout);
   const int64_t bytes = dtype_bytes(t.dtype);
@@ -43,7 +37,7 @@ Side side_of(const TensorView& t, Layout layout, int64_t kv_head) {
 }
 
 struct Totals {
-  std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0};
+  std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0}, stale{0}, saturated{0};
   std::atomic<bool> out_of_memory{false};
 };
 
@@ -60,7 +54,11 @@ struct Scratch {
 class Runner {
  public:
   Runner(const Step& step, const Isa& isa, Context::Pool& pool)
-      : s_(step), isa_(isa), pool_(pool), q_stride_(round_up(step.shape.head_dim, 16)) {
+      : s_(step),
+        isa_(isa),
+        pool_(pool),
+        store_(step.out, step.problem.query.cu_q),
+        q_stride_(round_up(step.shape.head_dim, 16)) {
     const int64_t rows = step.schedule.part_rows.empty() ? 0 : step.schedule.part_rows.back();
     const PartialLayout layout = partial_layout(rows, step.shape.v_head_dim);
     partial_o_ = reinterpret_cast<float*>(step.workspace + layout.o);
@@ -82,6 +80,8 @@ class Runner {
     counters->tokens_loaded += totals_.tokens;
     counters->rows_redone += totals_.redone;
     counters->empty_rows += totals_.empty;
+    counters->stale_rows += totals_.stale;
+    counters->saturated += totals_.saturated;
     counters->attention_us += std::chrono::duration<double, std::micro>(attended - start).count();
     counters->merge_us += std::chrono::duration<double, std::micro>(Clock::now() - attended).count();
     return {};
@@ -178,16 +178,13 @@ class Runner {
     }
   }
 
-  // Divides, counts and stores one row. A set whose scores are all -inf has no softmax: NaN, as anywhere.
+  // Stores one row and counts. A set whose scores are all -inf has no softmax: NaN, as anywhere.
   void finish(const QueryRow& row, const float* o, float m, float l) {
     if (m == -INFINITY && l != 0) l = NAN;
-    const MutableTensorView &out = s_.out.out, &lse = s_.out.lse;
-    const int64_t at = row.query * out.stride[0] + row.head * out.stride[1];
-    for (int64_t d = 0; d < s_.shape.v_head_dim; ++d)
-      store_float(out, at + d * out.stride[2], finish_out(o[d], l));
-    if (lse.present())
-      static_cast<float*>(lse.data)[row.query * lse.stride[0] + row.head * lse.stride[1]] = finish_lse(m, l);
+    const Stored stored = store_.row(row.query, row.head, o, m, l);
     if (l == 0) ++totals_.empty;
+    if (stored.stale) ++totals_.stale;
+    if (stored.saturated > 0) totals_.saturated += stored.saturated;
   }
 
   void merge(int worker, const MergeItem& item) {
@@ -221,6 +218,7 @@ class Runner {
   const Step& s_;
   const Isa& isa_;
   Context::Pool& pool_;
+  const RowStore store_;
   const int64_t q_stride_;
   float *partial_o_, *partial_m_, *partial_l_;
   Totals totals_;
