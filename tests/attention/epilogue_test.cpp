@@ -130,6 +130,7 @@ TEST(Epilogue, DynamicScaleIsThatOfTheRow) {
   Context context(2);
   TestProblem t = stored_problem(3000);
   t.put_v(t.slot(2, 0), 0, 3, kInf);  // not finite: rows of request 2 that list token 0
+  t.put_v(t.slot(0, 4), 1, 5, kNaN);  // and rows of request 0 that list token 4, in one dimension
   const PerRow gates([](int64_t i, int64_t h) { return i == 1 && h == 1 ? 0 : 1 - h * 0.4; });
   for (const DType dtype : {DType::kI8, DType::kF8E4M3, DType::kF8E5M2})
     for (const ForwardOptions& o : {kWhole, kThree})

@@ -117,7 +117,8 @@ void reuse_behind_running_steps(int32_t splits) {
     wait_until([&] { return finished >= seen + 3; });
     int64_t overwritten = 0;
     for (int64_t row = 0; row < kQueries * kHeads; ++row) overwritten += !job.row_is(row, mine);
-    ASSERT_EQ(overwritten, 0) << "round " << round;
+    EXPECT_EQ(overwritten, 0) << "round " << round;
+    if (overwritten != 0) break;  // to the end, where the thread is joined
     EXPECT_EQ(last_stale, kQueries * kHeads);
     admitted = round + 1;  // the new owner is served from now on
   }

@@ -200,5 +200,29 @@ TEST(Slots, TheGenerationIsReadRightBeforeEachStore) {
     }
 }
 
+// And read once: a row whose own LSE lands on its generation is still written whole.
+TEST(Slots, TheGenerationIsReadOnceARow) {
+  TestProblem t({.kv_len = {5}, .v_head_dim = 4, .page_size = 4, .v = [](auto...) { return 1.0; }});
+  t.csr({{0, 3}});
+  for (const int32_t splits : {1, 2}) {
+    uint32_t live = 0;
+    const int32_t slot = 0;
+    const uint32_t generation = 0;
+    std::vector<float> out(4, 0.f);
+    OutView to{mutable_view(out.data(), DType::kF32, {1, 1, 4}), mutable_view(&live, DType::kF32, {1, 1})};
+    to.slots = {.slot = dense_view(&slot, DType::kI32, {1}),
+                .generation = dense_view(&generation, DType::kU32, {1}),
+                .live_generation = dense_view(&live, DType::kU32, {1})};
+    Context context(1);
+    ForwardReport report;
+    const ForwardOptions o{.plan = {.path = Path::kDirect, .splits = splits}};
+    const Status s = forward(t.problem, o, to, context, &report);
+    ASSERT_TRUE(s.ok()) << s.message();
+    EXPECT_EQ(report.counters.stale_rows, 0);
+    EXPECT_EQ(out, std::vector<float>(4, 1.f));
+    EXPECT_NE(live, 0u) << "the LSE, ln 2";
+  }
+}
+
 }  // namespace
 }  // namespace tamis

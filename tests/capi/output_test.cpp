@@ -70,6 +70,13 @@ TEST(COutput, EpilogueAndSlots) {
         EXPECT_EQ(counters.stale_rows, times * report.counters.stale_rows);
         EXPECT_EQ(counters.saturated, times * report.counters.saturated);
       }
+      auto forwarded = sized<tamis_run_counters>();
+      auto reported = sized<tamis_forward_report>();
+      reported.counters = &forwarded;
+      ASSERT_EQ(tamis_forward(&c.problem, nullptr, &output, h.context, &reported, error), TAMIS_OK);
+      EXPECT_TRUE(got == want);
+      EXPECT_EQ(forwarded.stale_rows, report.counters.stale_rows);
+      EXPECT_EQ(forwarded.saturated, report.counters.saturated);
       EXPECT_EQ(got.out[0], 0xEE) << "request 0 keeps its bytes";
       EXPECT_NE(got.out[4 * 8], 0xEE);
       if (!dynamic && dtype == DType::kI8) {
