@@ -155,7 +155,8 @@ void add_run(CLI::App& app, int* exit) {
   c->add_option("--splits", o->splits, "KV splits of each row")->check(CLI::Range(1, 1 << 20));
   c->add_option("--threads", o->threads, "CPU threads (default: all; the reference uses one)")
       ->check(CLI::Range(1, 1024));
-  c->add_option("--isa", o->isa, "CPU instruction set: avx512, avx2 or plain (default: the best here)");
+  c->add_option("--isa", o->isa,
+                "CPU instruction set: avx512bf16, avx512, avx2 or plain (default: the best here)");
   c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu)")
       ->check(CLI::Range(1, 100000));
   c->add_flag("--backward", o->backward, "Also compute gradients (not built)");

@@ -43,9 +43,9 @@ Status check_common(const RunOptions& options, const Shape& shape) {
   if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
   if (const int32_t b = options.block; b != 0 && b != 16 && b != 32 && b != 64 && b != 128)
     return unsupported(fmt::format("block: {} tokens; nearest: 16, 32, 64, 128", b));
-  const std::vector<std::string> known = {"", "avx512", "avx2", "plain"};
+  const std::vector<std::string> known = {"", "avx512bf16", "avx512", "avx2", "plain"};
   if (std::find(known.begin(), known.end(), options.isa) == known.end())
-    return unsupported(fmt::format("isa: '{}' is not one of avx512, avx2, plain", options.isa));
+    return unsupported(fmt::format("isa: '{}' is not one of avx512bf16, avx512, avx2, plain", options.isa));
   return {};
 }
 

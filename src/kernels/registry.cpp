@@ -24,12 +24,15 @@ constexpr Kernel cpu_kernel(const char* name, const char* note) {
           .backend = Backend::kCpu,
           .limits = {.dtypes = {DType::kF32, DType::kF16, DType::kBF16},
                      .head_dims = {1, kMostHeadDim},
-                     .v_head_dims = {1, kMostHeadDim}},
+                     .v_head_dims = {1, kMostHeadDim},
+                     .quantized = true,
+                     .dropout = true},
           .note = note};
 }
 
 // Every row is listed in every build; which instruction sets the machine has is asked when a Context is made.
 constexpr Kernel kCpuKernels[] = {
+    cpu_kernel("cpu_avx512bf16", "the same, and products of bf16 pairs where q, k and v are bf16"),
     cpu_kernel("cpu_avx512", "16 floats a vector; float32 accumulation; any page size, layout and strides"),
     cpu_kernel("cpu_avx2", "8 floats a vector; the same source"),
     cpu_kernel("cpu_plain", "4 floats a vector, no extension needed; the same source"),

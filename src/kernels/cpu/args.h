@@ -1,12 +1,11 @@
 // What a CPU kernel is told. Plain structs, so that files compiled for one instruction set share no inline
-// code with the others. All strides in bytes.
+// code with the others. Strides in bytes unless said otherwise.
 #pragma once
 
 #include <cstdint>
 
 #include "core/bits.h"
 #include "tamis/index.h"
-#include "tamis/tensor.h"
 
 namespace tamis::cpu {
 
@@ -14,12 +13,17 @@ inline constexpr int kTile = 64;       // columns of a tile: one member word
 inline constexpr int kRowChunk = 256;  // query rows a task works on at a time
 inline constexpr int kMaxHeadDim = 512;
 
-// K or V of one KV head.
+enum class Element : uint8_t { kF32, kF16, kBF16, kInt8, kE4M3, kE5M2, kInt4 };
+
+// K or V of one KV head. Strides in bytes; a pair of int4 is one byte, and `dim` steps over a pair.
 struct Side {
   const char* data;
   int64_t page, token, dim;
   int64_t head_dim;
-  DType dtype;
+  Element element;
+  // x = code * scale; null for plain elements. Strides in floats.
+  const float* scale;
+  int64_t scale_page, scale_token, scale_dim;
 };
 
 // Rows [first, first + rows) of the chunk attend to the same set: one list, one position.
@@ -32,6 +36,17 @@ struct ScoreArgs {
   float scale, softcap;      // softcap 0: none
   const float* slopes;       // [rows] ALiBi, or null
   const int64_t* positions;  // [rows], with slopes
+};
+
+// An edge is kept when its random word (core/philox.h) reaches the threshold.
+struct DropoutArgs {
+  bool active;
+  uint32_t threshold;
+  float keep;  // what a kept weight is multiplied with: 1 / (1 - p)
+  uint64_t seed;
+  uint32_t request;
+  const uint32_t* heads;     // [rows]
+  const int64_t* positions;  // [rows]
 };
 
 // Blocks [begin, end) of a bundle.
@@ -52,10 +67,15 @@ struct AttendArgs {
   BlockArgs index;
   Side k, v;
   ScoreArgs score;
+  DropoutArgs dropout;
   const MaskGroup* groups;
   int32_t group_count, rows;
   const float* q;  // [rows, q_stride] f32, zero behind D
   int64_t q_stride;
+  // The same as pairs of bf16 [rows, q_pair_stride], zero behind D; null where q and k are not both bf16.
+  const uint32_t* q_pairs;
+  int64_t q_pair_stride;
+  bool pair_weights;  // weights may be rounded to bf16: v is bf16 too
   float* o;
   float* m;
   float* l;
@@ -69,7 +89,8 @@ struct AttendCounts {
 // One implementation of everything above.
 struct Isa {
   const char* name;
-  int width;  // floats of a vector
+  int width;   // floats of a vector
+  bool pairs;  // has products of bf16 pairs
   int64_t (*scratch_bytes)(int64_t head_dim, int64_t v_head_dim);
   void (*attend)(const AttendArgs& args, AttendCounts* counts);
 };
@@ -79,6 +100,6 @@ struct IsaEntry {
   const Isa* isa;
   bool (*supported)();
 };
-extern const Isa kAvx512, kAvx2, kPlain;
+extern const Isa kAvx512Bf16, kAvx512, kAvx2, kPlain;
 
 }  // namespace tamis::cpu

@@ -3,6 +3,6 @@
 
 namespace tamis::cpu {
 
-const Isa kAvx2 = {"avx2", avx2::W, &avx2::Attention::scratch_bytes, &avx2::attend};
+const Isa kAvx2 = {"avx2", avx2::W, false, &avx2::Attention::scratch_bytes, &avx2::attend};
 
 }  // namespace tamis::cpu

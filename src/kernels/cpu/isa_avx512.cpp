@@ -3,6 +3,6 @@
 
 namespace tamis::cpu {
 
-const Isa kAvx512 = {"avx512", avx512::W, &avx512::Attention::scratch_bytes, &avx512::attend};
+const Isa kAvx512 = {"avx512", avx512::W, false, &avx512::Attention::scratch_bytes, &avx512::attend};
 
 }  // namespace tamis::cpu

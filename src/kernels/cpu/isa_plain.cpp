@@ -3,6 +3,6 @@
 
 namespace tamis::cpu {
 
-const Isa kPlain = {"plain", plain::W, &plain::Attention::scratch_bytes, &plain::attend};
+const Isa kPlain = {"plain", plain::W, false, &plain::Attention::scratch_bytes, &plain::attend};
 
 }  // namespace tamis::cpu

@@ -9,6 +9,7 @@
 #include "core/float_formats.h"
 #include "core/pool.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/sides.h"
 #include "merge/state.h"
 
 namespace tamis::cpu {
@@ -31,26 +32,23 @@ void store_float(const MutableTensorView& t, int64_t offset, float x) {
     static_cast<uint16_t*>(t.data)[offset] = t.dtype == DType::kF16 ? float_to_f16(x) : float_to_bf16(x);
 }
 
-Side side_of(const TensorView& t, Layout layout, int64_t kv_head) {
-  const KvStrides stride = kv_strides(t, layout);
-  const int64_t bytes = dtype_bytes(t.dtype);
-  return {.data = static_cast<const char*>(t.data) + kv_head * stride.head * bytes,
-          .page = stride.page * bytes,
-          .token = stride.token * bytes,
-          .dim = stride.dim * bytes,
-          .head_dim = t.shape[t.rank - 1],
-          .dtype = t.dtype};
-}
-
 struct Totals {
   std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0};
   std::atomic<bool> out_of_memory{false};
 };
 
+// Products of bf16 pairs stand in for f32 ones where all that enters them is bf16 already.
+struct Pairs {
+  bool scores, weights;
+};
+
+bool pairs_up(const TensorView& t) { return t.dtype == DType::kBF16 && t.stride[t.rank - 1] == 1; }
+
 // The working memory of one thread.
 struct Scratch {
   RowChunk* chunk;
   float* q;
+  uint32_t* q_pairs;
   float* o;
   float* m;
   float* l;
@@ -60,7 +58,14 @@ struct Scratch {
 class Runner {
  public:
   Runner(const Step& step, const Isa& isa, Context::Pool& pool)
-      : s_(step), isa_(isa), pool_(pool), q_stride_(round_up(step.shape.head_dim, 16)) {
+      : s_(step),
+        isa_(isa),
+        pool_(pool),
+        q_stride_(round_up(step.shape.head_dim, 16)),
+        q_pair_stride_(round_up((step.shape.head_dim + 1) / 2, 16)),
+        pairs_{isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.k) &&
+                   step.shape.head_dim % 2 == 0,
+               isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.v)} {
     const int64_t rows = step.schedule.part_rows.empty() ? 0 : step.schedule.part_rows.back();
     const PartialLayout layout = partial_layout(rows, step.shape.v_head_dim);
     partial_o_ = reinterpret_cast<float*>(step.workspace + layout.o);
@@ -104,16 +109,18 @@ class Runner {
   bool take_scratch(int worker, Scratch* scratch) {
     const int64_t dv = s_.shape.v_head_dim;
     const int64_t chunk = round_up(sizeof(RowChunk), 64), q = kRowChunk * q_stride_ * 4,
+                  q_pairs = pairs_.scores ? kRowChunk * q_pair_stride_ * 4 : 0,
                   o = round_up(kRowChunk * dv * 4, 64);
     const int64_t kernel = isa_.scratch_bytes(s_.shape.head_dim, dv);
-    std::byte* at = pool_.scratch(worker, chunk + q + o + 2 * kRowChunk * 4 + kernel);
+    std::byte* at = pool_.scratch(worker, chunk + q + q_pairs + o + 2 * kRowChunk * 4 + kernel);
     if (at == nullptr) {
       totals_.out_of_memory = true;
       return false;
     }
     scratch->chunk = new (at) RowChunk;
     scratch->q = reinterpret_cast<float*>(at += chunk);
-    scratch->o = reinterpret_cast<float*>(at += q);
+    scratch->q_pairs = reinterpret_cast<uint32_t*>(at += q);
+    scratch->o = reinterpret_cast<float*>(at += q_pairs);
     scratch->m = reinterpret_cast<float*>(at += o);
     scratch->l = reinterpret_cast<float*>(at += kRowChunk * 4);
     scratch->kernel = reinterpret_cast<char*>(at += kRowChunk * 4);
@@ -138,8 +145,12 @@ class Runner {
                   .page_size = s_.shape.page_size,
                   .load_all = s_.plan.path == Path::kDense};
     const CacheView& cache = s_.problem.cache;
-    args.k = side_of(cache.k, cache.layout, task.kv_head);
-    args.v = side_of(cache.v, cache.layout, task.kv_head);
+    args.k = side_of(cache.k, cache.k_quant, cache.layout, task.kv_head);
+    args.v = side_of(cache.v, cache.v_quant, cache.layout, task.kv_head);
+    args.q_pairs = pairs_.scores ? scratch.q_pairs : nullptr;
+    args.q_pair_stride = q_pair_stride_;
+    args.pair_weights = pairs_.weights;
+    args.dropout = dropout_args(s_.problem.dropout, bundle.request);
     args.scratch = scratch.kernel;
     args.q = scratch.q;
     args.q_stride = q_stride_;
@@ -154,10 +165,12 @@ class Runner {
                                    .softcap = static_cast<float>(s_.problem.score.softcap),
                                    .slopes = s_.problem.score.alibi_slopes.present() ? chunk.slopes : nullptr,
                                    .positions = chunk.positions};
+                     args.dropout.heads = chunk.heads;
+                     args.dropout.positions = chunk.positions;
                      args.o = task.part < 0 ? scratch.o : partial_o_ + at * s_.shape.v_head_dim;
                      args.m = task.part < 0 ? scratch.m : partial_m_ + at;
                      args.l = task.part < 0 ? scratch.l : partial_l_ + at;
-                     load_queries(chunk, scratch.q);
+                     load_queries(chunk, scratch);
                      isa_.attend(args, &counts);
                      if (task.part >= 0) return;
                      for (int32_t r = 0; r < chunk.count; ++r)
@@ -168,13 +181,17 @@ class Runner {
     totals_.redone += counts.rows_redone;
   }
 
-  void load_queries(const RowChunk& chunk, float* to) const {
+  void load_queries(const RowChunk& chunk, const Scratch& to) const {
     const TensorView& q = s_.problem.query.q;
     for (int32_t r = 0; r < chunk.count; ++r) {
       const int64_t from = chunk.rows[r].query * q.stride[0] + chunk.rows[r].head * q.stride[1];
-      float* row = to + r * q_stride_;
+      float* row = to.q + r * q_stride_;
       for (int64_t d = 0; d < s_.shape.head_dim; ++d) row[d] = load_float(q, from + d * q.stride[2]);
       for (int64_t d = s_.shape.head_dim; d < q_stride_; ++d) row[d] = 0;
+      if (!pairs_.scores) continue;
+      uint16_t* halves = reinterpret_cast<uint16_t*>(to.q_pairs + r * q_pair_stride_);
+      memset(halves, 0, 4 * q_pair_stride_);
+      memcpy(halves, static_cast<const uint16_t*>(q.data) + from, 2 * s_.shape.head_dim);
     }
   }
 
@@ -221,7 +238,8 @@ class Runner {
   const Step& s_;
   const Isa& isa_;
   Context::Pool& pool_;
-  const int64_t q_stride_;
+  const int64_t q_stride_, q_pair_stride_;
+  const Pairs pairs_;
   float *partial_o_, *partial_m_, *partial_l_;
   Totals totals_;
 };
@@ -229,13 +247,6 @@ class Runner {
 }  // namespace
 
 Status supports(const Problem& problem, const Shape& shape) {
-  if (problem.dropout.p > 0)
-    return {Code::kUnsupported, "dropout_p: the CPU kernels compute no dropout; nearest: 0"};
-  for (const auto& [name, quant] :
-       {std::pair{"k_format", &problem.cache.k_quant}, {"v_format", &problem.cache.v_quant}})
-    if (quant->format != Format::kPlain)
-      return {Code::kUnsupported,
-              text(name, ": the CPU kernels read no quantized cache; nearest: f32, f16, bf16")};
   for (const auto& [name, value] : {std::pair{"scale", shape.scale}, {"softcap", problem.score.softcap}})
     if (value != 0 && !std::isnormal(static_cast<float>(value)))
       return {
