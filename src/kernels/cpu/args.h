@@ -61,15 +61,19 @@ struct BlockArgs {
   bool load_all;      // dense path: every token of a span is a column
 };
 
-// One chunk of query rows of one task. The state is read nowhere and written whole: o [rows, Dv], m and l
-// [rows].
-struct AttendArgs {
+// The columns that some row of a chunk selects: what tiles are filled from.
+struct TileArgs {
   BlockArgs index;
   Side k, v;
-  ScoreArgs score;
-  DropoutArgs dropout;
   const MaskGroup* groups;
   int32_t group_count, rows;
+};
+
+// One chunk of query rows of one task. The state is read nowhere and written whole: o [rows, Dv], m and l
+// [rows].
+struct AttendArgs : TileArgs {
+  ScoreArgs score;
+  DropoutArgs dropout;
   const float* q;  // [rows, q_stride] f32, zero behind D
   int64_t q_stride;
   // The same as pairs of bf16 [rows, q_pair_stride], zero behind D; null where q and k are not both bf16.
@@ -86,13 +90,19 @@ struct AttendCounts {
   int64_t tiles, tokens, rows_redone;
 };
 
-// One implementation of everything above.
+struct QueryPassArgs;
+struct KeyPassArgs;
+
+// One implementation of everything above, and of the passes of backward_args.h.
 struct Isa {
   const char* name;
   int width;   // floats of a vector
   bool pairs;  // has products of bf16 pairs
   int64_t (*scratch_bytes)(int64_t head_dim, int64_t v_head_dim);
   void (*attend)(const AttendArgs& args, AttendCounts* counts);
+  int64_t (*query_pass_scratch)(int64_t head_dim, int64_t v_head_dim);
+  void (*query_pass)(const QueryPassArgs& args);
+  void (*key_pass)(const KeyPassArgs& args);
 };
 
 // Widest first; null where this build lacks it. `supported` asks the processor.

@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "core/checks.h"
-#include "core/float_formats.h"
 #include "core/pool.h"
+#include "kernels/cpu/make_args.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/sides.h"
 #include "merge/state.h"
 
 namespace tamis::cpu {
@@ -19,30 +19,15 @@ using Clock = std::chrono::steady_clock;
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-float load_float(const TensorView& t, int64_t offset) {
-  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[offset];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[offset];
-  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
-}
-
-void store_float(const MutableTensorView& t, int64_t offset, float x) {
-  if (t.dtype == DType::kF32)
-    static_cast<float*>(t.data)[offset] = x;
-  else
-    static_cast<uint16_t*>(t.data)[offset] = t.dtype == DType::kF16 ? float_to_f16(x) : float_to_bf16(x);
-}
-
 struct Totals {
   std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0};
   std::atomic<bool> out_of_memory{false};
 };
 
-// Products of bf16 pairs stand in for f32 ones where all that enters them is bf16 already.
+// Which products take bf16 pairs.
 struct Pairs {
   bool scores, weights;
 };
-
-bool pairs_up(const TensorView& t) { return t.dtype == DType::kBF16 && t.stride[t.rank - 1] == 1; }
 
 // The working memory of one thread.
 struct Scratch {
@@ -133,17 +118,8 @@ class Runner {
     const Bundle& bundle = s_.bundles.bundle[task.bundle];
     const BundleView& view = s_.bundles;
     AttendArgs args{};
-    args.index = {.blocks = view.blocks + bundle.begin,
-                  .members = view.members + bundle.members_at,
-                  .span_begin = view.span_begin + bundle.begin,
-                  .spans = view.spans,
-                  .begin = task.begin,
-                  .end = task.end,
-                  .lists = bundle.lists,
-                  .words = view.words,
-                  .block = view.block,
-                  .page_size = s_.shape.page_size,
-                  .load_all = s_.plan.path == Path::kDense};
+    args.index = block_args(view, bundle, task.begin, task.end, s_.shape.page_size);
+    args.index.load_all = s_.plan.path == Path::kDense;
     const CacheView& cache = s_.problem.cache;
     args.k = side_of(cache.k, cache.k_quant, cache.layout, task.kv_head);
     args.v = side_of(cache.v, cache.v_quant, cache.layout, task.kv_head);
@@ -161,10 +137,7 @@ class Runner {
                      args.groups = chunk.groups;
                      args.group_count = chunk.group_count;
                      args.rows = chunk.count;
-                     args.score = {.scale = static_cast<float>(s_.shape.scale),
-                                   .softcap = static_cast<float>(s_.problem.score.softcap),
-                                   .slopes = s_.problem.score.alibi_slopes.present() ? chunk.slopes : nullptr,
-                                   .positions = chunk.positions};
+                     args.score = score_args(s_.problem, s_.shape, chunk);
                      args.dropout.heads = chunk.heads;
                      args.dropout.positions = chunk.positions;
                      args.o = task.part < 0 ? scratch.o : partial_o_ + at * s_.shape.v_head_dim;
@@ -185,13 +158,9 @@ class Runner {
     const TensorView& q = s_.problem.query.q;
     for (int32_t r = 0; r < chunk.count; ++r) {
       const int64_t from = chunk.rows[r].query * q.stride[0] + chunk.rows[r].head * q.stride[1];
-      float* row = to.q + r * q_stride_;
-      for (int64_t d = 0; d < s_.shape.head_dim; ++d) row[d] = load_float(q, from + d * q.stride[2]);
-      for (int64_t d = s_.shape.head_dim; d < q_stride_; ++d) row[d] = 0;
-      if (!pairs_.scores) continue;
-      uint16_t* halves = reinterpret_cast<uint16_t*>(to.q_pairs + r * q_pair_stride_);
-      memset(halves, 0, 4 * q_pair_stride_);
-      memcpy(halves, static_cast<const uint16_t*>(q.data) + from, 2 * s_.shape.head_dim);
+      load_row(q, from, s_.shape.head_dim, q_stride_, to.q + r * q_stride_);
+      if (pairs_.scores)
+        load_pairs(q, from, s_.shape.head_dim, q_pair_stride_, to.q_pairs + r * q_pair_stride_);
     }
   }
 

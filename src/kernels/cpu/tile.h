@@ -12,6 +12,7 @@ struct Tile {
   int columns = 0;
   bool uniform = true;           // every row selects every column
   int32_t position[kTile] = {};  // logical token
+  int64_t slot[kTile];           // page * P + offset, or the row of a contiguous cache
   Row k[kTile + 4];              // the last ones repeat, so that groups of four may read past the end
   Row v[kTile + 4];
   uint64_t bits[kRowChunk];  // [group] columns that the rows of the group select; set unless uniform
@@ -20,7 +21,7 @@ struct Tile {
 // Walks the words of a range of blocks and fills one tile after the other.
 class TileBuilder {
  public:
-  TAMIS_INLINE explicit TileBuilder(const AttendArgs& args) : a_(args), block_(args.index.begin) {}
+  TAMIS_INLINE explicit TileBuilder(const TileArgs& args) : a_(args), block_(args.index.begin) {}
 
   // False when the range is exhausted; the tile is empty then.
   bool next(Tile* tile) {
@@ -109,7 +110,10 @@ class TileBuilder {
     const int64_t slot = span->slot + (token - span->token), size = a_.index.page_size;
     const int64_t page = size == 0 ? 0 : slot / size, offset = size == 0 ? slot : slot - page * size;
     const int at = tile->columns;
-    for (int i = 0; i < length; ++i) tile->position[at + i] = static_cast<int32_t>(token + i);
+    for (int i = 0; i < length; ++i) {
+      tile->position[at + i] = static_cast<int32_t>(token + i);
+      tile->slot[at + i] = slot + i;
+    }
     put_rows(a_.k, page, offset, length, tile->k + at);
     put_rows(a_.v, page, offset, length, tile->v + at);
     tile->columns += length;
@@ -126,7 +130,7 @@ class TileBuilder {
     for (int i = 0; i < length; ++i) to[i] = {data + i * side.token, scale + i * side.scale_token};
   }
 
-  const AttendArgs& a_;
+  const TileArgs& a_;
   int32_t block_, word_ = 0;
   int64_t base_ = 0, span_ = 0;
   uint64_t pending_ = 0;

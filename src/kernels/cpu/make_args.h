@@ -1,8 +1,10 @@
-// K and V as the kernels are told of them: addresses, element types and scales.
+// From problem, bundles and rows to what a kernel is told.
 #pragma once
 
 #include "core/philox.h"
 #include "kernels/cpu/args.h"
+#include "kernels/cpu/rows.h"
+#include "tamis/bundle.h"
 #include "tamis/problem.h"
 
 namespace tamis::cpu {
@@ -83,6 +85,29 @@ inline DropoutArgs dropout_args(const Dropout& dropout, int32_t request) {
           .request = static_cast<uint32_t>(request),
           .heads = nullptr,
           .positions = nullptr};
+}
+
+inline ScoreArgs score_args(const Problem& p, const Shape& s, const RowChunk& chunk) {
+  return {.scale = static_cast<float>(s.scale),
+          .softcap = static_cast<float>(p.score.softcap),
+          .slopes = p.score.alibi_slopes.present() ? chunk.slopes : nullptr,
+          .positions = chunk.positions};
+}
+
+// Blocks [begin, end) of a bundle.
+inline BlockArgs block_args(const BundleView& view, const Bundle& bundle, int32_t begin, int32_t end,
+                            int64_t page_size) {
+  return {.blocks = view.blocks + bundle.begin,
+          .members = view.members + bundle.members_at,
+          .span_begin = view.span_begin + bundle.begin,
+          .spans = view.spans,
+          .begin = begin,
+          .end = end,
+          .lists = bundle.lists,
+          .words = view.words,
+          .block = view.block,
+          .page_size = page_size,
+          .load_all = false};
 }
 
 }  // namespace tamis::cpu
