@@ -3,9 +3,9 @@
 
     check_cases.py --tamis BINARY [--cases DIR] [--backend NAME] [--filter GLOB] [--skip-waiting] [-v]
 
-With --skip-waiting, cases of the families in WAITING, which differ by backend, must be refused as `unsupported` and count as skipped;
-any other answer fails, so that a family cannot start to give numbers unjudged. What `explain` says about them
-is checked all the same. Prints a line per failure and last `N passed, N failed, N skipped`; exit 1 on failure.
+With --skip-waiting, cases of the families in WAITING for that backend must be refused as `unsupported` and
+count as skipped; any other answer fails, so that a family cannot start to give numbers unjudged. What `explain` says
+about them is checked all the same. Prints a line per failure and last `N passed, N failed, N skipped`; exit 1 on failure.
 Needs nothing but Python.
 """
 import argparse
