@@ -62,9 +62,9 @@ int list_kernels(bool json) {
     fmt::print("{}\n", Json{{"kernels", list}, {"cuda", cuda_text()}}.dump(1));
     return kDone;
   }
-  fmt::print("{:<14}{:<9}{:<11}{:<6}{}\n", "kernel", "op", "backend", "here", "note");
+  fmt::print("{:<20}{:<10}{:<11}{:<6}{}\n", "kernel", "op", "backend", "here", "note");
   for (const Kernel& k : kernels())
-    fmt::print("{:<14}{:<9}{:<11}{:<6}{}\n", k.name, op_name(k.op), backend_name(k.backend),
+    fmt::print("{:<20}{:<10}{:<11}{:<6}{}\n", k.name, op_name(k.op), backend_name(k.backend),
                runs_here(k) ? "yes" : "no", k.note);
   fmt::print("cuda: {}\n", cuda_text());
   return kDone;

@@ -32,14 +32,15 @@ Status reference_reason(const RunOptions& options, std::string* reason) {
 }
 
 // What is wrong whoever computes.
-Status check_common(const RunOptions& options, const Shape& shape) {
+Status check_common(const RunOptions& options, const Problem& problem, const Shape& shape) {
+  if (options.backward && !problem.gradients.d_out.present())
+    return {Code::kInvalidArgument, "d_out: tensor is missing, --backward needs it"};
   // As the reference does: a small file must not ask for all memory.
   constexpr int64_t most_outputs = int64_t{1} << 30;
   if (shape.total_q * shape.q_heads > most_outputs / shape.v_head_dim)
     return {Code::kCapacityExceeded,
             fmt::format("q: more than {} outputs", most_outputs),
             {.limit = most_outputs}};
-  if (options.backward) return unsupported("backward: gradients are not built; nearest: forward");
   if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
   if (const int32_t b = options.block; b != 0 && b != 16 && b != 32 && b != 64 && b != 128)
     return unsupported(fmt::format("block: {} tokens; nearest: 16, 32, 64, 128", b));
@@ -49,9 +50,10 @@ Status check_common(const RunOptions& options, const Shape& shape) {
   return {};
 }
 
+std::vector<float> floats(const std::vector<double>& numbers) { return {numbers.begin(), numbers.end()}; }
+
 Result<Computed> compute_reference(const Problem& p, const RunOptions& options) {
   Computed c{.path = "direct", .block = options.block ? options.block : kReportTile};
-  if (Status s = reference::supports(p); !s.ok()) return s;
   if (Status s = reference_reason(options, &c.reason); !s.ok()) return s;
   const auto start = Clock::now();
   const Result<reference::Sets> sets = reference::build_sets(p);
@@ -59,13 +61,20 @@ Result<Computed> compute_reference(const Problem& p, const RunOptions& options) 
   const auto normalized = Clock::now();
   const Result<reference::Output> output = reference::attend(p, *sets);
   if (!output.ok()) return output.status();
+  const auto attended = Clock::now();
+  if (options.backward) {
+    const Result<reference::Gradients> g = reference::backward(p, *sets, *output);
+    if (!g.ok()) return g.status();
+    c.gradients = {floats(g->d_q), floats(g->d_k), floats(g->d_v)};
+  }
   const auto end = Clock::now();
-  c.out.assign(output->out.begin(), output->out.end());
-  c.lse.assign(output->lse.begin(), output->lse.end());
+  c.out = floats(output->out);
+  c.lse = floats(output->lse);
   c.candidates = sets->counts;
   c.empty_rows = sets->empty_rows;
   c.time = {.normalize = microseconds(normalized - start),
-            .attention = microseconds(end - normalized),
+            .attention = microseconds(attended - normalized),
+            .backward = microseconds(end - attended),
             .total = microseconds(end - start)};
   return c;
 }
@@ -83,7 +92,7 @@ double median(std::vector<double> values) {
 Times medians(const std::vector<Times>& all) {
   Times result;
   for (double Times::*stage :
-       {&Times::normalize, &Times::plan, &Times::attention, &Times::merge, &Times::total}) {
+       {&Times::normalize, &Times::plan, &Times::attention, &Times::merge, &Times::backward, &Times::total}) {
     std::vector<double> values;
     for (const Times& t : all) values.push_back(t.*stage);
     result.*stage = median(std::move(values));
@@ -92,6 +101,8 @@ Times medians(const std::vector<Times>& all) {
 }
 
 Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions& options) {
+  if (options.backward)
+    return unsupported("backward: the CPU kernels compute no gradients; nearest: backend reference");
   Context context(options.threads);
   if (!options.isa.empty())
     if (Status status = context.use_isa(options.isa); !status.ok()) return status;
@@ -109,7 +120,11 @@ Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions&
   std::vector<Times> times;
   for (int i = 0; i < options.repeat; ++i) {
     if (Status status = forward(p, forward_options, out, context, &r); !status.ok()) return status;
-    times.push_back({r.normalize_us, r.plan_us, r.counters.attention_us, r.counters.merge_us, r.total_us});
+    times.push_back({.normalize = r.normalize_us,
+                     .plan = r.plan_us,
+                     .attention = r.counters.attention_us,
+                     .merge = r.counters.merge_us,
+                     .total = r.total_us});
   }
   c.candidates = r.index.counts;
   for (int64_t i = 0; i < s.total_q; ++i)  // counted per index head, as the contract does
@@ -147,7 +162,7 @@ Result<Computed> compute(const Problem& problem, Backend backend, const RunOptio
   if (!shape.ok()) return shape.status();
   if (shape->index_only)
     return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
-  if (Status s = check_common(options, *shape); !s.ok()) return s;
+  if (Status s = check_common(options, problem, *shape); !s.ok()) return s;
   return backend == Backend::kCpu ? compute_cpu(problem, *shape, options)
                                   : compute_reference(problem, options);
 }

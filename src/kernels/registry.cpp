@@ -8,12 +8,21 @@
 namespace tamis {
 namespace {
 
-constexpr Kernel kReference{
-    .name = "reference",
-    .op = Op::kForward,
-    .backend = Backend::kReference,
-    .limits = {.dtypes = {DType::kF32, DType::kF16, DType::kBF16}},
-    .note = "float64, one thread, one loop after another: the judge of all others",
+constexpr Kernel reference_kernel(const char* name, Op op, const char* note) {
+  return {.name = name,
+          .op = op,
+          .backend = Backend::kReference,
+          .limits = {.dtypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3,
+                                DType::kF8E5M2, DType::kU8},
+                     .quantized = true,
+                     .dropout = true},
+          .note = note};
+}
+
+constexpr Kernel kReferenceKernels[] = {
+    reference_kernel("reference", Op::kForward,
+                     "float64, one thread, one loop after another: the judge of all others"),
+    reference_kernel("reference_backward", Op::kBackward, "the same for gradients"),
 };
 
 constexpr int64_t kMostHeadDim = cpu::kMaxHeadDim;
@@ -40,7 +49,7 @@ constexpr Kernel kCpuKernels[] = {
 
 // The CUDA rows live in another translation unit, one of two; joined on first use.
 std::vector<Kernel> join() {
-  std::vector<Kernel> all{kReference};
+  std::vector<Kernel> all(std::begin(kReferenceKernels), std::end(kReferenceKernels));
   all.insert(all.end(), std::begin(kCpuKernels), std::end(kCpuKernels));
   const auto cuda = cuda_kernels();
   all.insert(all.end(), cuda.begin(), cuda.end());

@@ -185,9 +185,77 @@ class Run(CliTest):
         self.good("run", self.case, "--map", svg)
         self.assertTrue(xml.etree.ElementTree.parse(svg).getroot().tag.endswith("svg"))
 
-    def test_a_result_may_replace_its_own_case(self):
-        self.good("run", self.case, "--out", self.case)
-        self.assertEqual(case_files.read(self.case)["out"][1], [3, 3, 4, 4])
+    def test_a_map_replaces_a_file_and_writes_into_a_device(self):
+        svg, link = self.folder / "map.svg", self.folder / "link.svg"
+        svg.write_bytes(b"old")
+        svg.chmod(0o640)
+        link.symlink_to(svg)
+        self.good("run", self.case, "--map", link)
+        self.assertIn(b"</svg>", svg.read_bytes())
+        self.assertEqual(svg.stat().st_mode & 0o777, 0o640)
+        self.assertTrue(link.is_symlink())
+        self.good("run", self.case, "--map", "/dev/null", "--out", "/dev/null")
+        self.assertTrue(pathlib.Path("/dev/null").is_char_device())
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"case.safetensors", "map.svg", "link.svg"})
+
+
+class Backward(CliTest):
+    # Scores are 0, so the first row has the weight 1 on token 3 (slot 11) and the second 1/2 on tokens 1 and 7
+    # (slots 9 and 3). V[t] = t in both dimensions, scale 1/sqrt(2): dS of token 7 is 1/2 (7 - 4) dO . 1.
+    D_OUT = {"d_out": ("F32", [2, 1, 2], [1, 2, 4, -2])}
+
+    def setUp(self):
+        super().setUp()
+        self.case = self.write_case(**self.D_OUT)
+
+    def test_result_file(self):
+        out = self.folder / "out"
+        self.good("run", self.case, "--backend", "reference", "--out", out, "--backward")
+        result = case_files.read(out)
+        self.assertEqual(result.keys(), {"out", "lse", "d_q", "d_k", "d_v"})
+        self.assertEqual(result["d_q"], ([2, 1, 2], [0, 0, 0, 0]))
+        d_v = [0] * 24
+        d_v[22:24], d_v[18:20], d_v[6:8] = [1, 2], [2, -1], [2, -1]
+        self.assertEqual(result["d_v"], ([3, 4, 1, 2], d_v))
+        shape, d_k = result["d_k"]
+        self.assertEqual(shape, [3, 4, 1, 2])
+        for i, value in enumerate(d_k):
+            want = 3 / math.sqrt(2) if i in (6, 7) else -3 / math.sqrt(2) if i in (18, 19) else 0
+            self.assertAlmostEqual(value, want, places=5)
+        self.good("run", self.case, "--backend", "reference", "--out", out)
+        self.assertEqual(case_files.read(out).keys(), {"out", "lse"}, "only where they are asked for")
+
+    def test_d_lse(self):
+        case = self.write_case("d_lse", d_lse=("F32", [2, 1], [0, 2]), **self.D_OUT)
+        out = self.folder / "out"
+        self.good("run", case, "--backend", "reference", "--out", out, "--backward")
+        d_k = case_files.read(out)["d_k"][1]
+        self.assertAlmostEqual(d_k[6], (3 + 1) / math.sqrt(2), places=5)
+        self.assertAlmostEqual(d_k[18], (-3 + 1) / math.sqrt(2), places=5)
+
+    def test_report(self):
+        plain = self.good_json("run", self.case, "--backend", "reference", "--check")
+        self.assertNotIn("gradients", plain)
+        self.assertNotIn("backward", plain["time_us"])
+        report = self.good_json("run", self.case, "--backend", "reference", "--check", "--backward", "--compare-full")
+        self.assertEqual(report["gradients"].keys(), {"d_q", "d_k", "d_v"})
+        for error in report["gradients"].values():
+            self.assertLess(error["max_abs_error"], 1e-6)
+            self.assertLess(error["max_rel_error"], 1e-6)
+        self.assertGreaterEqual(report["time_us"]["backward"], 0)
+        self.assertIn("d_k", self.good("run", self.case, "--backend", "reference", "--check", "--backward"))
+
+    def test_refusals(self):
+        bare = self.write_case("bare")
+        for backend in BACKENDS:
+            report = self.refused(3, "invalid_argument", "run", bare, "--backend", backend, "--backward")
+            self.assertIn("d_out", report["message"])
+        out = self.folder / "out"
+        for backend in ("auto", "cpu"):
+            report = self.refused(4, "unsupported", "run", self.case, "--backend", backend, "--backward", "--out", out)
+            self.assertIn("backward", report["message"])
+            self.assertIn("reference", report["message"])
+        self.assertFalse(out.exists())
 
 
 class Refusals(CliTest):
@@ -231,12 +299,14 @@ class Refusals(CliTest):
         self.assertIn("q", self.refused(3, "invalid_argument", "run", path)["message"])
 
     def test_arguments_go_before_candidates(self):
-        path = self.write_case(dropout_p="0.5", **self.BAD_INDEX)
-        for backend in BACKENDS:
-            self.refused(4, "unsupported", "run", path, "--backend", backend)
+        for p, exit_code, error, backends in (("1", 3, "invalid_argument", BACKENDS),
+                                              ("0.5", 4, "unsupported", ("cpu",))):
+            path = self.write_case(dropout_p=p, **self.BAD_INDEX)
+            for backend in backends:
+                self.refused(exit_code, error, "run", path, "--backend", backend)
 
     def test_unsupported(self):
-        for arguments, word in ((("--backward",), "backward"), (("--path", "gather"), "gather"),
+        for arguments, word in ((("--path", "gather"), "gather"),
                                 (("--block", "17"), "block"),
                                 (("--backend", "reference", "--fallback", "refuse", "--splits", "8"), "8 splits"),
                                 (("--backend", "reference", "--fallback", "refuse", "--path", "dense"), "dense")):
@@ -244,6 +314,7 @@ class Refusals(CliTest):
                 self.assertIn(word, self.refused(4, "unsupported", "run", self.case, *arguments)["message"])
         dropout = self.write_case("p", dropout_p="0.5")
         self.assertIn("dropout_p", self.refused(4, "unsupported", "run", dropout)["message"])
+        self.good("run", dropout, "--backend", "reference", "--check")
 
     def test_the_reference_says_what_it_stands_in_for(self):
         report = self.good_json("run", self.case, "--backend", "reference", "--splits", "8", "--path", "dense")
@@ -282,6 +353,33 @@ class Refusals(CliTest):
             for place in (self.folder / "no" / "such" / "folder", self.folder):
                 with self.subTest(option=option, place=place.name):
                     self.refused(5, "io_error", "run", self.case, option, place)
+
+    def test_files_that_name_each_other(self):
+        link, svg = self.folder / "link", self.folder / "map.svg"
+        link.symlink_to(self.case)
+        before = self.case.read_bytes()
+        for option in ("--out", "--map"):
+            for path in (self.case, link, self.folder / "." / self.case.name):
+                with self.subTest(option=option, path=path.name):
+                    report = self.refused(3, "invalid_argument", "run", self.case, option, path)
+                    self.assertTrue(report["message"].startswith(option[2:]), report)
+        for other in (svg, self.folder / "x" / ".." / svg.name):
+            self.refused(3, "invalid_argument", "run", self.case, "--out", svg, "--map", other)
+        self.assertEqual(self.case.read_bytes(), before)
+        self.assertFalse(svg.exists())
+
+    def test_the_map_waits_for_the_result(self):
+        svg = self.folder / "map.svg"
+        for before in (None, b"precious"):
+            if before is not None:
+                svg.write_bytes(before)
+            self.refused(5, "io_error", "run", self.case, "--map", svg, "--out", self.folder / "no" / "folder")
+            self.assertEqual(svg.read_bytes() if svg.exists() else None, before)
+        # And the result for the map: a place where no map can be is found out before.
+        out = self.folder / "out"
+        self.refused(5, "io_error", "run", self.case, "--map", self.folder / "no" / "folder", "--out", out)
+        self.assertFalse(out.exists())
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"case.safetensors", "map.svg"}, "no scratch files")
 
     def test_a_refusal_writes_nothing(self):
         out, svg = self.folder / "out.safetensors", self.folder / "map.svg"
