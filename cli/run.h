@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "tamis/attention.h"
+#include "tamis/backward.h"
 #include "tamis/device.h"
 #include "tamis/explain.h"
 #include "tamis/io.h"
@@ -31,7 +32,8 @@ struct Choice {
 Result<Choice> choose_backend(const RunOptions& options);
 
 struct Times {
-  double normalize = 0, plan = 0, attention = 0, merge = 0, backward = 0, total = 0;  // us
+  double normalize = 0, plan = 0, attention = 0, merge = 0, clear = 0, backward = 0,
+         total = 0;  // us; backward includes clear
 };
 
 // Dense, axes as in q, k and v; the last extent is D, D and Dv also where k or v is int4.

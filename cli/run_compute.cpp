@@ -91,8 +91,8 @@ double median(std::vector<double> values) {
 // Each stage's median over the repeats.
 Times medians(const std::vector<Times>& all) {
   Times result;
-  for (double Times::*stage :
-       {&Times::normalize, &Times::plan, &Times::attention, &Times::merge, &Times::backward, &Times::total}) {
+  for (double Times::*stage : {&Times::normalize, &Times::plan, &Times::attention, &Times::merge,
+                               &Times::clear, &Times::backward, &Times::total}) {
     std::vector<double> values;
     for (const Times& t : all) values.push_back(t.*stage);
     result.*stage = median(std::move(values));
@@ -100,9 +100,37 @@ Times medians(const std::vector<Times>& all) {
   return result;
 }
 
+// Arrays for the gradients of a problem.
+GradientValues gradients_for(const Problem& p, const Shape& s) {
+  const auto size = [](const TensorView& t, int64_t dim) { return t.elements() / t.shape[t.rank - 1] * dim; };
+  GradientValues g;
+  g.d_q.resize(p.query.q.elements());
+  g.d_k.resize(size(p.cache.k, s.head_dim));
+  g.d_v.resize(size(p.cache.v, s.v_head_dim));
+  return g;
+}
+
+// From the index set and the output of a forward.
+Status backward_cpu(const Problem& p, const Shape& s, const IndexSet& index, Context& context, Computed* c,
+                    BackwardReport* report) {
+  const auto dense = [](float* data, const TensorView& like, int64_t dim) {
+    MutableTensorView t{
+        .data = data, .dtype = DType::kF32, .rank = like.rank, .shape = like.shape, .stride = {}};
+    t.shape[t.rank - 1] = dim;
+    int64_t step = 1;
+    for (int axis = t.rank - 1; axis >= 0; step *= t.shape[axis--]) t.stride[axis] = step;
+    return t;
+  };
+  const SavedForward saved{
+      .lse = dense_view(c->lse.data(), DType::kF32, {s.total_q, s.q_heads}),
+      .out = dense_view(c->out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim})};
+  const GradientView gradients{.d_q = dense(c->gradients->d_q.data(), p.query.q, s.head_dim),
+                               .d_k = dense(c->gradients->d_k.data(), p.cache.k, s.head_dim),
+                               .d_v = dense(c->gradients->d_v.data(), p.cache.v, s.v_head_dim)};
+  return backward(p, index, saved, {}, gradients, context, report);
+}
+
 Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions& options) {
-  if (options.backward)
-    return unsupported("backward: the CPU kernels compute no gradients; nearest: backend reference");
   Context context(options.threads);
   if (!options.isa.empty())
     if (Status status = context.use_isa(options.isa); !status.ok()) return status;
@@ -118,13 +146,20 @@ Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions&
                .splits = options.splits}};
   ForwardReport r;
   std::vector<Times> times;
+  if (options.backward) c.gradients = gradients_for(p, s);
   for (int i = 0; i < options.repeat; ++i) {
-    if (Status status = forward(p, forward_options, out, context, &r); !status.ok()) return status;
+    IndexSet index;
+    BackwardReport b;
+    if (Status status = forward(p, forward_options, out, context, &r, &index); !status.ok()) return status;
+    if (options.backward)
+      if (Status status = backward_cpu(p, s, index, context, &c, &b); !status.ok()) return status;
     times.push_back({.normalize = r.normalize_us,
                      .plan = r.plan_us,
                      .attention = r.counters.attention_us,
                      .merge = r.counters.merge_us,
-                     .total = r.total_us});
+                     .clear = b.counters.clear_us,
+                     .backward = b.total_us,
+                     .total = r.total_us + b.total_us});
   }
   c.candidates = r.index.counts;
   for (int64_t i = 0; i < s.total_q; ++i)  // counted per index head, as the contract does

@@ -81,7 +81,7 @@ Json report_json(const RunReport& r) {
         {"plan", c.time.plan},
         {"attention", c.time.attention},
         {"merge", c.time.merge},
-        {"clear", 0.0},
+        {"clear", c.time.clear},
         {"total", c.time.total}}}};
   if (c.gradients) out["time_us"]["backward"] = c.time.backward;
   if (r.check) {
