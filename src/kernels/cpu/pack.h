@@ -180,11 +180,11 @@ inline uint64_t join_pairs(const Side& side, const Columns& columns, uint32_t* p
   return bad;
 }
 
-// W numbers as bf16, rounded to nearest even: in the low halves of the lanes, or stored.
-TAMIS_INLINE UintVec halves_of(Vec x) {
-  const __m256bh half = _mm512_cvtneps_pbh(x);
-  return reinterpret_cast<UintVec>(_mm512_maskz_cvtepu16_epi32(0xFFFF, reinterpret_cast<__m256i>(half)));
+TAMIS_INLINE UintVec widen_halves(__m256bh x) {
+  return reinterpret_cast<UintVec>(_mm512_maskz_cvtepu16_epi32(0xFFFF, reinterpret_cast<__m256i>(x)));
 }
+
+// W numbers as bf16, rounded to nearest even.
 TAMIS_INLINE void store_halves(uint16_t* to, Vec x) {
   const __m256bh half = _mm512_cvtneps_pbh(x);
   memcpy(to, &half, sizeof half);

@@ -162,37 +162,60 @@ class QueryPass {
   }
 
   // s: dot products to dS; dp: dO . v to the weights that multiplied V. 0 where not selected.
-  void gradients(const Tile& tile, int r, float* s, float* dp) {
+  TAMIS_INLINE void gradients(const Tile& tile, int r, float* s, float* dp) {
     const uint64_t mine = selected(tile, r);
+    if (mine == ~uint64_t{0} && !a_.dropout.active && !a_.only_delta && a_.score.softcap == 0 &&
+        a_.score.slopes == nullptr)
+      plain_gradients(r, s, dp);
+    else
+      any_gradients(tile, r, mine, s, dp);
+  }
+
+  // Every column selected, nothing dropped, no term but the scale.
+  TAMIS_INLINE void plain_gradients(int r, float* s, float* dp) {
+    const Vec lse = splat(a_.lse[r]), delta = splat(a_.delta[r]);
+    for (int i = 0; i < kTileVectors; ++i) {
+      const Vec p = weight(load(s + i * W) * a_.score.scale - lse);
+      store(s + i * W, p * (load(dp + i * W) - delta) * a_.score.scale);
+      store(dp + i * W, p);
+    }
+  }
+
+  // A score may pass the LSE by its rounding, or by far where the LSE is not this problem's.
+  TAMIS_INLINE static Vec weight(Vec x) { return exp_negative(x > splat(88.f) ? splat(88.f) : x); }
+
+  void any_gradients(const Tile& tile, int r, uint64_t mine, float* s, float* dp) {
     const uint64_t kept = a_.dropout.active ? kept_columns(a_.dropout, tile, r) : ~uint64_t{0};
     const float factor = a_.dropout.active ? a_.dropout.keep : 1.f;
     const Vec lse = splat(a_.lse[r]), delta = splat(a_.only_delta ? 0.f : a_.delta[r]);
     Vec total = {};
     for (int i = 0; i < kTileVectors; ++i) {
       Vec slope;
-      const Vec x = final_score(a_.score, load(s + i * W), tile, r, i * W, &slope) - lse;
-      const Vec p = exp_negative(x > splat(88.f) ? splat(88.f) : x);
+      const Vec p = weight(final_score(a_.score, load(s + i * W), tile, r, i * W, &slope) - lse);
       const IntVec in_set = lanes(static_cast<uint32_t>(mine >> (i * W)));
       const IntVec keeps = lanes(static_cast<uint32_t>((mine & kept) >> (i * W)));
       const Vec g = select(keeps, load(dp + i * W) * factor, Vec{});
-      const Vec w = select(keeps, p * factor, Vec{});
       const Vec ds = p * (g - delta);
       total += select(in_set, ds, Vec{});
-      store(dp + i * W, w);
+      store(dp + i * W, select(keeps, p * factor, Vec{}));
       store(s + i * W, select(in_set, ds * slope * a_.score.scale, Vec{}));
     }
     if (a_.only_delta) a_.delta[r] += sum(total);
   }
 
 #if defined(__AVX512BF16__)
-  // Rows 2i and 2i + 1 of `from` as pairs of bf16.
-  static void store_row_pairs(const float* from, int count, uint32_t* to) {
+  // Rows 2i and 2i + 1 of `from` as pairs of bf16; and one by one to `rows`, unless that is null.
+  static void store_row_pairs(const float* from, int count, uint32_t* to, uint16_t* rows) {
     for (int r = 0; r < count; r += 2, to += kTile)
       for (int c = 0; c < kTile; c += W) {
-        const Vec low = load(from + r * kTile + c);
-        const Vec high = r + 1 < count ? load(from + (r + 1) * kTile + c) : Vec{};
-        const UintVec pair = halves_of(low) | halves_of(high) << 16;
+        const bool two = r + 1 < count;
+        const __m256bh low = _mm512_cvtneps_pbh(load(from + r * kTile + c));
+        const __m256bh high = _mm512_cvtneps_pbh(two ? load(from + (r + 1) * kTile + c) : Vec{});
+        const UintVec pair = widen_halves(low) | widen_halves(high) << 16;
         memcpy(to + c, &pair, sizeof pair);
+        if (rows == nullptr) continue;
+        memcpy(rows + r * kTile + c, &low, sizeof low);
+        if (two) memcpy(rows + (r + 1) * kTile + c, &high, sizeof high);
       }
   }
 #endif
@@ -201,11 +224,9 @@ class QueryPass {
     const Stored& to = a_.stored;
 #if defined(__AVX512BF16__)
     if (pairs()) {
-      store_row_pairs(dp_, count,
-                      reinterpret_cast<uint32_t*>(to.p) + (number * to.depth() + first / 2) * kTile);
-      store_row_pairs(s_, count,
-                      reinterpret_cast<uint32_t*>(to.ds) + (number * to.depth() + first / 2) * kTile);
-      for (int i = 0; i < count * kTileVectors; ++i) store_halves(halves_ + i * W, load(s_ + i * W));
+      const int64_t at = (number * to.depth() + first / 2) * kTile;
+      store_row_pairs(dp_, count, reinterpret_cast<uint32_t*>(to.p) + at, nullptr);
+      store_row_pairs(s_, count, reinterpret_cast<uint32_t*>(to.ds) + at, halves_);
       return;
     }
 #endif
