@@ -41,12 +41,14 @@ constexpr Kernel cpu_kernel(const char* name, Op op, const char* note) {
 
 // Every row is listed in every build; which instruction sets the machine has is asked when a Context is made.
 constexpr Kernel kCpuKernels[] = {
-    cpu_kernel("cpu_avx512bf16", Op::kForward, "as cpu_avx512, with products of bf16 pairs where all is bf16"),
+    cpu_kernel("cpu_avx512bf16", Op::kForward,
+               "as cpu_avx512, with products of bf16 pairs where all is bf16"),
     cpu_kernel("cpu_avx512", Op::kForward,
                "16 floats a vector; float32 accumulation; any page size, layout and strides"),
     cpu_kernel("cpu_avx2", Op::kForward, "8 floats a vector; the same source"),
     cpu_kernel("cpu_plain", Op::kForward, "4 floats a vector, no extension needed; the same source"),
-    cpu_kernel("cpu_avx512bf16_backward", Op::kBackward, "gradients, with products of bf16 pairs where all is bf16"),
+    cpu_kernel("cpu_avx512bf16_backward", Op::kBackward,
+               "gradients, with products of bf16 pairs where all is bf16"),
     cpu_kernel("cpu_avx512_backward", Op::kBackward, "gradients; bitwise equal for any number of threads"),
     cpu_kernel("cpu_avx2_backward", Op::kBackward, "the same source"),
     cpu_kernel("cpu_plain_backward", Op::kBackward, "the same source"),
