@@ -92,8 +92,8 @@ struct ForwardReport {
 Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
                ForwardReport* report = nullptr, IndexSet* index = nullptr);
 
-// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512", "avx2",
-// "plain".
+// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512bf16",
+// "avx512", "avx2", "plain".
 std::vector<std::string> cpu_isas();
 
 }  // namespace tamis
