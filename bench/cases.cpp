@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backward.h"
 #include "environment.h"
 #include "index_work.h"
 #include "prefill.h"
@@ -46,6 +47,15 @@ Case prefill(std::string name, const Prefill& p) {
           std::string("blocks of 128, one in eight, L 4096, 8/2 heads") + (p.causal ? ", causal" : ""), run};
 }
 
+Case backward(std::string name, DType dtype) {
+  const auto run = [dtype](Session& session, const std::string& n) -> Result<Readings> {
+    const Result<Work> work = prefill_work({.dtype = dtype, .gradients = true}, session.context);
+    if (!work.ok()) return work.status();
+    return backward_readings(session, n, *work);
+  };
+  return {std::move(name), "gradients over blocks of 128, one in eight, L 4096, 8/2 heads", run};
+}
+
 template <class Read>
 Case index(std::string name, std::string what, Work (*make)(int64_t, uint64_t), Read read) {
   return {std::move(name), std::move(what), [make, read](Session& session, const std::string& n) {
@@ -82,6 +92,8 @@ std::vector<Case> make_cases() {
       prefill("cpu.prefill.block128.L4k.d12.f32", {.dtype = kF32}),
       prefill("cpu.prefill.block128.L4k.d12.causal.bf16", {.dtype = kBF16, .causal = true}),
       prefill("cpu.prefill.block128.L4k.d12.causal.f32", {.dtype = kF32, .causal = true}),
+      backward("cpu.backward.block128.L4k.d12.bf16", kBF16),
+      backward("cpu.backward.block128.L4k.d12.f32", kF32),
       index("cpu.normalize.pages.8x264.64k", "8 lists of 264 pages to an index set", page_lists_work,
             normalize_reading),
       index("cpu.normalize.tokens.8x2048.64k", "8 lists of 2048 tokens to an index set", token_lists_work,

@@ -1,8 +1,8 @@
 """The problems of the peer benches, held in torch tensors that all contenders share. As in problem64k.cpp and
 prefill.cpp: the same sizes, lists and layouts, other random numbers.
 
-A work has `case`, `bytes`, `flops`, `turns` (each with q, k, v and what its kind needs) and `planned(library, turn)`,
-the same problem for Tamis.
+A work has `case`, `bytes`, `flops`, `turns` (each with q, k, v and what its kind needs), `contender(library, context)`,
+which is Tamis on the same problem as f(turn), and `reference(library)`, the float64 result of turn 0.
 """
 import random
 
@@ -33,6 +33,8 @@ def uniform_pages(rng):
 
 
 class Work:
+    bound_by_arithmetic = False
+
     def __init__(self, torch, dtype):
         self.torch, self.dtype, self.turns = torch, dtype, []
         self.type = torch_dtype(torch, dtype)
@@ -64,6 +66,21 @@ class Work:
         c = p.candidates
         c.form, c.unit, c.query_block, c.index_heads = form, unit, query_block, index_heads
         return p, keep
+
+    def contender(self, library, context):
+        """Attention, planned beforehand: one plan a turn, all into one output."""
+        out = self.torch.empty_like(self.turns[0]["q"])
+        planned = [self.planned(library, turn, out) for turn in range(len(self.turns))]
+
+        def call(turn):
+            planned[turn].run(context)
+            return out
+        return call
+
+    def reference(self, library):
+        """By the library's float64 judge."""
+        out = self.torch.empty_like(self.turns[0]["q"])
+        return self.torch.tensor(self.planned(library, 0, out).reference(), dtype=self.torch.float64)
 
 
 class Decode(Work):
@@ -129,6 +146,7 @@ class Dense(Work):
 
 class Prefill(Work):
     """L 4096, 8/2 heads, one block of 128 in eight for each query block and KV head, not causal."""
+    bound_by_arithmetic = True
     length, block, heads, kv_heads, blocks = 4096, 128, 8, 2, 32
 
     def __init__(self, torch, dtype):

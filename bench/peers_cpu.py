@@ -10,6 +10,7 @@ import fnmatch
 import os
 import sys
 
+import peer_ceilings
 import peer_record as rec
 import tamis_ctypes as t
 
@@ -56,7 +57,6 @@ def prefill_peers(torch, work):
     return {"torch flex_attention": lambda: flex_prefill(torch, work)}
 
 
-
 def block_mask(torch, lists, block, seq_lengths):
     """lists [heads, query blocks, listed] of key blocks, all full. Inductor wants room for every key block in a row."""
     from torch.nn.attention.flex_attention import BlockMask
@@ -68,10 +68,18 @@ def block_mask(torch, lists, block, seq_lengths):
                                     seq_lengths=seq_lengths)
 
 
+def compiled_flex(torch):
+    """FlexAttention with the compiler's memory of other cases wiped. Past its limit of recompilations it would quietly
+    go on uncompiled, where block lists are not read and everything is attended to: that has to be an error."""
+    from torch.nn.attention.flex_attention import flex_attention
+    torch.compiler.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+
 def flex_decode(torch, work):
     """Over a turn's part of the pool itself: key blocks are physical pages."""
-    from torch.nn.attention.flex_attention import flex_attention
-    compiled = torch.compile(flex_attention, dynamic=False)
+    compiled = compiled_flex(torch)
     heads, kv_heads, page = work.turns[0]["q"].shape[1], work.k.shape[2], work.k.shape[1]
     of_turn = work.k.shape[0] // len(work.turns)
     inputs = []
@@ -89,9 +97,7 @@ def flex_decode(torch, work):
 
 
 def flex_prefill(torch, work):
-    from torch.nn.attention.flex_attention import flex_attention
-    compiled = torch.compile(flex_attention, dynamic=False)
-    masks = []
+    compiled, masks = compiled_flex(torch), []
     for x in work.turns:
         blocks = torch.tensor(x["lists"], dtype=torch.int32).transpose(0, 1)  # [KV head, query block, listed]
         blocks = blocks.repeat_interleave(work.heads // work.kv_heads, 0)
@@ -107,75 +113,71 @@ def flex_prefill(torch, work):
 
 def cases():
     """name -> (class of the work, dtype, peers)."""
+    import peer_backward as b
     import peer_work as w
     table = {}
     for dtype in ("bf16", "f32"):
         table[f"cpu.decode64k.b1.{dtype}"] = (w.Decode, dtype, decode_peers)
         table[f"cpu.dense64k.b1.{dtype}"] = (w.Dense, dtype, dense_peers)
         table[f"cpu.prefill.block128.L4k.d12.{dtype}"] = (w.Prefill, dtype, prefill_peers)
+        table[f"cpu.backward.block128.L4k.d12.{dtype}"] = (b.Backward, dtype, b.peers)
     return table
 
 
-def ceilings(torch):
-    """What this machine does through torch: copy, read, products; TB/s and TFLOP/s."""
-    n = 6 * rec.last_level_cache() // 8
-    source = torch.randint(1, 1 << 40, (n,), dtype=torch.int64)
-    target = torch.empty_like(source)
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    a16, b16 = a.bfloat16(), b.bfloat16()
-    times, _, _ = rec.measure({"copy": lambda _: target.copy_(source), "read": lambda _: source.sum(),
-                               "f32": lambda _: a @ b, "bf16": lambda _: a16 @ b16}, warmup=3, samples=30)
-    median = {name: rec.percentile(sorted(us), 0.5) for name, us in times.items()}
-    flops = 2 * 1024**3
-    return {"copy_tb_s": 16 * n / median["copy"] * 1e-6, "read_tb_s": 8 * n / median["read"] * 1e-6,
-            "gemm_f32_tflop_s": flops / median["f32"] * 1e-6, "gemm_bf16_tflop_s": flops / median["bf16"] * 1e-6}
-
-
 def largest_error(torch, got, want):
-    difference = (got.double().flatten() - want).abs()
+    """`got`: one tensor, or several whose elements `want` has one after the other."""
+    parts = got if isinstance(got, tuple) else (got,)
+    difference = (torch.cat([x.double().flatten() for x in parts]) - want).abs()
     return float(difference.max()) if bool(torch.isfinite(difference).all()) else None
 
 
-def measure_case(torch, library, context, name, case, options, record):
-    kind, dtype, peers = case
-    work = kind(torch, dtype)
-    out = torch.empty_like(work.turns[0]["q"])
-    planned = [work.planned(library, turn, out) for turn in range(len(work.turns))]
-
-    def tamis(turn):
-        planned[turn].run(context)
-        return out
-    contenders = {"": tamis}
-    want = torch.tensor(planned[0].reference(), dtype=torch.float64)
-    errors = {"": largest_error(torch, tamis(0), want)}
-    for peer, make in peers(torch, work).items():
+def contenders_of(torch, library, context, name, work, peers, record):
+    """{peer: f(turn)}, Tamis as "", and {peer: error of turn 0}; whoever refuses is in `skipped`, the others still run."""
+    makers = {"": lambda: work.contender(library, context), **peers(torch, work)}
+    calls, errors, want = {}, {}, work.reference(library)
+    for peer, make in makers.items():
         try:
             call = make()
             errors[peer] = largest_error(torch, call(0), want)
-            contenders[peer] = call
-        except Exception as error:  # whatever a peer refuses with, the others still run
+            calls[peer] = call
+        except Exception as error:  # a peer may refuse with anything
             text = str(error).strip().split("\n")
             record["skipped"].append({"name": name, "peer": peer, "why": f"{type(error).__name__}: {text[0][:300]}"})
+    return calls, errors, len(want)
+
+
+def measure_case(torch, library, context, ceilings, name, case, options, record):
+    kind, dtype, peers = case
+    work = kind(torch, dtype)
+    calls, errors, elements = contenders_of(torch, library, context, name, work, peers, record)
+    if not calls:
+        return
     turns = len(work.turns)
-    wrapped = {peer: (lambda turn, call=call: call(turn % turns)) for peer, call in contenders.items()}
+    wrapped = {peer: (lambda turn, call=call: call(turn % turns)) for peer, call in calls.items()}
+    # Arithmetic binds: the product of this dtype is the ceiling, read on both sides of the case.
+    product = f"gemm_{dtype}" if work.bound_by_arithmetic else None
+    before = ceilings.visit(product)[product] if product else []
     times, warmup, note = rec.measure(wrapped, samples=options.samples, warmup=min(100, options.samples))
+    after = ceilings.visit(product)[product] if product else []
+    ceiling_us = ceilings.time_of(work.flops, product, before + after) if product else None
     description = dict(work.case, threads=options.threads)
     for peer, us in times.items():
-        record["readings"].append(rec.reading(name, peer, description, us, warmup, work.bytes, work.flops,
-                                              max_error=errors[peer], checked_rows=out.shape[0] * out.shape[1],
-                                              note=note))
+        record["readings"].append(rec.reading(name, peer, description, us, warmup, work.bytes, work.flops, product,
+                                              ceiling_us, max_error=errors[peer],
+                                              checked_rows=elements // work.case["head_dim"], note=note))
 
 
 def print_table(record):
     for name in dict.fromkeys(r["name"] for r in record["readings"]):
-        mine = next(r for r in record["readings"] if r["name"] == name and not r["peer"])
-        for r in record["readings"]:
-            if r["name"] == name:
-                error = "not finite" if r["max_error"] is None else f"{r['max_error']:.1e}"
-                print(f"{name:<40} {r['peer'] or 'tamis':<32} {r['median_us']:>12.1f} us  "
-                      f"{r['median_us'] / mine['median_us']:>6.2f} x  error {error}")
+        rows = [r for r in record["readings"] if r["name"] == name]
+        mine = next((r for r in rows if not r["peer"]), None)
+        for r in rows:
+            error = "not finite" if r["max_error"] is None else f"{r['max_error']:.1e}"
+            ratio = f"{r['median_us'] / mine['median_us']:>6.2f} x" if mine else " " * 8
+            share = f"  {100 * r['fraction_of_ceiling']:.1f} % of {r['ceiling']}" if r["ceiling"] else ""
+            print(f"{name:<40} {r['peer'] or 'tamis':<32} {r['median_us']:>12.1f} us  {ratio}  error {error}{share}")
     for s in record["skipped"]:
-        print(f"skipped: {s['name']} {s.get('peer', '')}: {s['why']}")
+        print(f"skipped: {s['name']} {s.get('peer') or 'tamis'}: {s['why']}")
 
 
 def main():
@@ -201,12 +203,15 @@ def main():
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     record = rec.environment(options.threads, {"torch": torch.__version__, "tamis": library.version})
-    record["ceilings"] = ceilings(torch)
+    ceilings = peer_ceilings.of_torch(torch)
+    ceilings.visit()
     context = library.context(options.threads)
     for name, case in cases().items():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.names):
             print(f"{name} ...", file=sys.stderr)
-            measure_case(torch, library, context, name, case, options, record)
+            measure_case(torch, library, context, ceilings, name, case, options, record)
+    ceilings.visit()
+    record["ceilings"] = dict(ceilings.record(), scattered_read_tb_s={})  # no reader in the C interface
     if options.out:
         print_table(record)
     rec.write(options.out, record)

@@ -28,7 +28,9 @@ Result<Work> prefill_work(const Prefill& p, Context& context) {
   const Result<TensorView> q = keep->random(p.dtype, {n, p.q_heads, p.dim}, random.next(), context),
                            k = keep->random(p.dtype, {n, p.kv_heads, p.dim}, random.next(), context),
                            v = keep->random(p.dtype, {n, p.kv_heads, p.dim}, random.next(), context);
-  for (const Result<TensorView>* made : {&q, &k, &v})
+  const Result<TensorView> d_out =
+      p.gradients ? keep->random(p.dtype, {n, p.q_heads, p.dim}, random.next(), context) : TensorView{};
+  for (const Result<TensorView>* made : {&q, &k, &v, &d_out})
     if (!made->ok()) return made->status();
   Work work;
   for (int64_t t = 0; t < turns; ++t) {
@@ -50,6 +52,7 @@ Result<Work> prefill_work(const Prefill& p, Context& context) {
                           .query_block = p.block,
                           .index_heads = p.kv_heads};
     problem.mask.causal = p.causal;
+    problem.gradients.d_out = *d_out;
     work.turns.push_back(problem);
   }
   // The accounting counts what one query block loads; the products of its queries are what the mask leaves of

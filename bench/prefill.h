@@ -14,6 +14,7 @@ struct Prefill {
   int64_t q_heads = 8, kv_heads = 2, dim = 128;
   int64_t eighths = 1;  // of all key blocks (causal: of the visible ones, its own among them)
   bool causal = false;
+  bool gradients = false;  // also d_out, in q's dtype
   uint64_t seed = 128;
 };
 

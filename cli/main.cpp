@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   add_run(app, &exit);
   add_explain(app, &exit);
   add_quantize(app, &exit);
+  add_tiers(app, &exit);
   add_kernels(app, &exit);
   add_bench(app, &exit);
   add_compare(app, &exit);

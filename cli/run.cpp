@@ -1,12 +1,11 @@
 // tamis run: one case from file to result.
-#include "run.h"
-
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <cmath>
-#include <fstream>
 #include <memory>
+
+#include "run_files.h"
 
 namespace tamis::cli {
 namespace {
@@ -28,30 +27,20 @@ Error largest_error(const std::vector<float>& got, const std::vector<T>& want) {
   return {difference, size > 0 ? difference / size : 0};
 }
 
-Status write_result(const RunOptions& options, const Problem& p, const Shape& s, const reference::Sets& sets,
-                    const Computed& values) {
-  const int64_t count = static_cast<int64_t>(sets.tokens.size());
-  std::vector<int64_t> slots;
-  io::NamedTensors tensors{
-      {"out", dense_view(values.out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim})},
-      {"lse", dense_view(values.lse.data(), DType::kF32, {s.total_q, s.q_heads})}};
-  if (options.dump_index) {
-    slots = reference::physical_slots(p, sets);
-    const int64_t offsets = static_cast<int64_t>(sets.indptr.size());
-    tensors.push_back({"set_indptr", dense_view(sets.indptr.data(), DType::kI64, {offsets})});
-    tensors.push_back({"set_tokens", dense_view(sets.tokens.data(), DType::kI32, {count})});
-    tensors.push_back({"set_slots", dense_view(slots.data(), DType::kI64, {count})});
-  }
-  return io::write_tensors(options.out, tensors);
+GradientErrors gradient_errors(const GradientValues& got, const reference::Gradients& want) {
+  return {largest_error(got.d_q, want.d_q), largest_error(got.d_k, want.d_k),
+          largest_error(got.d_v, want.d_v)};
 }
 
-Status write_map(const std::string& file, const Problem& p, const reference::Sets& sets, int64_t block) {
-  const Result<std::string> svg = draw_map(p, sets, block);
-  if (!svg.ok()) return svg.status();
-  std::ofstream out(file, std::ios::binary);
-  out << *svg;
-  out.close();
-  if (!out) return {Code::kIoError, fmt::format("map: cannot write {}", file)};
+Status check_by_reference(const Problem& p, RunReport* report) {
+  progress("float64 reference");
+  const Result<reference::Answer> answer = reference::forward(p);
+  if (!answer.ok()) return answer.status();
+  report->check = largest_error(report->computed.out, answer->output.out);
+  if (!report->computed.gradients) return {};
+  const Result<reference::Gradients> want = reference::backward(p, answer->sets, answer->output);
+  if (!want.ok()) return want.status();
+  report->check_gradients = gradient_errors(*report->computed.gradients, *want);
   return {};
 }
 
@@ -62,6 +51,7 @@ Result<FullComparison> compare_with_full(const Problem& p, Backend backend, cons
   full.candidates = CandidateView::all();
   RunOptions full_options = options;
   full_options.path = "auto";
+  full_options.backward = false;
   const Result<Computed> answer = compute(full, backend, full_options);
   if (!answer.ok()) return answer.status();
   return FullComparison{.error = largest_error(sparse.out, answer->out),
@@ -85,6 +75,7 @@ Status account(const Problem& p, const reference::Sets& sets, RunReport* report)
 }
 
 Status run_case(const RunOptions& options, RunReport* report) {
+  if (Status s = check_targets(options); !s.ok()) return s;
   const Result<io::Case> found = io::read_case(options.file);
   if (!found.ok()) return found.status();
   const Problem& p = found->problem;
@@ -103,12 +94,8 @@ Status run_case(const RunOptions& options, RunReport* report) {
   const Result<reference::Sets> sets = sets_of(p, choice->backend, options.block);
   if (!sets.ok()) return sets.status();
   if (Status s = account(p, *sets, report); !s.ok()) return s;
-  if (options.check) {
-    progress("float64 reference");
-    const Result<reference::Answer> answer = reference::forward(p);
-    if (!answer.ok()) return answer.status();
-    report->check = largest_error(report->computed.out, answer->output.out);
-  }
+  if (options.check)
+    if (Status s = check_by_reference(p, report); !s.ok()) return s;
   if (options.compare_full) {
     Result<FullComparison> full =
         compare_with_full(p, choice->backend, options, report->computed, shape->q_heads);
@@ -121,11 +108,7 @@ Status run_case(const RunOptions& options, RunReport* report) {
     if (!split.ok()) return split.status();
     report->split = *split;
   }
-  const int64_t cell = shape->page_size > 0 ? shape->page_size : report->computed.block;
-  if (!options.map.empty())
-    if (Status s = write_map(options.map, p, *sets, cell); !s.ok()) return s;
-  if (options.out.empty()) return {};
-  return write_result(options, p, *shape, *sets, report->computed);
+  return write_files(options, p, *report, *sets);
 }
 
 int run(const RunOptions& options) {
@@ -145,7 +128,8 @@ void add_run(CLI::App& app, int* exit) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* c = app.add_subcommand("run", "Run a case: attention over its candidates");
   c->add_option("CASE", o->file, "Case file (docs/case-format.md)")->required();
-  CLI::Option* out = c->add_option("--out", o->out, "Write out, lse (and the sets) to this safetensors file");
+  CLI::Option* out =
+      c->add_option("--out", o->out, "Write out, lse (gradients, sets) to this safetensors file");
   c->add_option("--map", o->map, "Write an SVG map of rows x blocks to this file");
   c->add_option("--backend", o->backend, "Who computes; a named backend is never left")
       ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}))
@@ -161,10 +145,11 @@ void add_run(CLI::App& app, int* exit) {
   c->add_option("--splits", o->splits, "KV splits of each row")->check(CLI::Range(1, 1 << 20));
   c->add_option("--threads", o->threads, "CPU threads (default: all; the reference uses one)")
       ->check(CLI::Range(1, 1024));
-  c->add_option("--isa", o->isa, "CPU instruction set: avx512, avx2 or plain (default: the best here)");
+  c->add_option("--isa", o->isa,
+                "CPU instruction set: avx512bf16, avx512, avx2 or plain (default: the best here)");
   c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu)")
       ->check(CLI::Range(1, 100000));
-  c->add_flag("--backward", o->backward, "Also compute gradients (not built)");
+  c->add_flag("--backward", o->backward, "Also compute gradients of d_out and d_lse (reference)");
   c->add_flag("--dump-index", o->dump_index, "Also write the sets: set_indptr, set_tokens, set_slots")
       ->needs(out);
   c->add_flag("--check", o->check, "Compare with the float64 reference");

@@ -8,6 +8,7 @@
 #include "cli.h"
 #include "tamis/accuracy.h"
 #include "tamis/attention.h"
+#include "tamis/backward.h"
 #include "tamis/device.h"
 #include "tamis/explain.h"
 #include "tamis/io.h"
@@ -32,12 +33,19 @@ struct Choice {
 Result<Choice> choose_backend(const RunOptions& options);
 
 struct Times {
-  double normalize = 0, plan = 0, attention = 0, merge = 0, total = 0;  // us
+  double normalize = 0, plan = 0, attention = 0, merge = 0, clear = 0, backward = 0,
+         total = 0;  // us; backward includes clear
+};
+
+// Dense, axes as in q, k and v; the last extent is D, D and Dv also where k or v is int4.
+struct GradientValues {
+  std::vector<float> d_q, d_k, d_v;
 };
 
 // What a backend made of a problem.
 struct Computed {
   std::vector<float> out{}, lse{};
+  std::optional<GradientValues> gradients{};  // with --backward
   CandidateCounts candidates{};
   int64_t empty_rows = 0, stale_rows = 0;
   std::string path{}, reason{};
@@ -57,6 +65,10 @@ struct Error {
   double absolute = 0, relative = 0;
 };
 
+struct GradientErrors {
+  Error d_q, d_k, d_v;
+};
+
 // Against full attention over the same queries and cache.
 struct FullComparison {
   Error error;
@@ -69,9 +81,10 @@ struct RunReport {
   Shape shape;
   int64_t kv_tokens = 0;  // sum of kv_len
   Computed computed;
-  Accounting account;  // at tiles of 64
-  int64_t blocks = 0;  // of computed.block tokens, over (row, KV head served)
-  std::optional<Error> check;
+  Accounting account;          // at tiles of 64
+  int64_t blocks = 0;          // of computed.block tokens, over (row, KV head served)
+  std::optional<Error> check;  // of out
+  std::optional<GradientErrors> check_gradients;
   std::optional<FullComparison> full;
   std::optional<AccuracySplit> split;
 };

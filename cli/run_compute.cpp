@@ -32,26 +32,28 @@ Status reference_reason(const RunOptions& options, std::string* reason) {
 }
 
 // What is wrong whoever computes.
-Status check_common(const RunOptions& options, const Shape& shape) {
+Status check_common(const RunOptions& options, const Problem& problem, const Shape& shape) {
+  if (options.backward && !problem.gradients.d_out.present())
+    return {Code::kInvalidArgument, "d_out: tensor is missing, --backward needs it"};
   // As the reference does: a small file must not ask for all memory.
   constexpr int64_t most_outputs = int64_t{1} << 30;
   if (shape.total_q * shape.q_heads > most_outputs / shape.v_head_dim)
     return {Code::kCapacityExceeded,
             fmt::format("q: more than {} outputs", most_outputs),
             {.limit = most_outputs}};
-  if (options.backward) return unsupported("backward: gradients are not built; nearest: forward");
   if (options.path == "gather") return unsupported("path: gather is not built; nearest: direct, dense");
   if (const int32_t b = options.block; b != 0 && b != 16 && b != 32 && b != 64 && b != 128)
     return unsupported(fmt::format("block: {} tokens; nearest: 16, 32, 64, 128", b));
-  const std::vector<std::string> known = {"", "avx512", "avx2", "plain"};
+  const std::vector<std::string> known = {"", "avx512bf16", "avx512", "avx2", "plain"};
   if (std::find(known.begin(), known.end(), options.isa) == known.end())
-    return unsupported(fmt::format("isa: '{}' is not one of avx512, avx2, plain", options.isa));
+    return unsupported(fmt::format("isa: '{}' is not one of avx512bf16, avx512, avx2, plain", options.isa));
   return {};
 }
 
+std::vector<float> floats(const std::vector<double>& numbers) { return {numbers.begin(), numbers.end()}; }
+
 Result<Computed> compute_reference(const Problem& p, const RunOptions& options) {
   Computed c{.path = "direct", .block = options.block ? options.block : kReportTile};
-  if (Status s = reference::supports(p); !s.ok()) return s;
   if (Status s = reference_reason(options, &c.reason); !s.ok()) return s;
   const auto start = Clock::now();
   const Result<reference::Sets> sets = reference::build_sets(p);
@@ -59,13 +61,20 @@ Result<Computed> compute_reference(const Problem& p, const RunOptions& options) 
   const auto normalized = Clock::now();
   const Result<reference::Output> output = reference::attend(p, *sets);
   if (!output.ok()) return output.status();
+  const auto attended = Clock::now();
+  if (options.backward) {
+    const Result<reference::Gradients> g = reference::backward(p, *sets, *output);
+    if (!g.ok()) return g.status();
+    c.gradients = {floats(g->d_q), floats(g->d_k), floats(g->d_v)};
+  }
   const auto end = Clock::now();
-  c.out.assign(output->out.begin(), output->out.end());
-  c.lse.assign(output->lse.begin(), output->lse.end());
+  c.out = floats(output->out);
+  c.lse = floats(output->lse);
   c.candidates = sets->counts;
   c.empty_rows = sets->empty_rows;
   c.time = {.normalize = microseconds(normalized - start),
-            .attention = microseconds(end - normalized),
+            .attention = microseconds(attended - normalized),
+            .backward = microseconds(end - attended),
             .total = microseconds(end - start)};
   return c;
 }
@@ -82,13 +91,43 @@ double median(std::vector<double> values) {
 // Each stage's median over the repeats.
 Times medians(const std::vector<Times>& all) {
   Times result;
-  for (double Times::*stage :
-       {&Times::normalize, &Times::plan, &Times::attention, &Times::merge, &Times::total}) {
+  for (double Times::*stage : {&Times::normalize, &Times::plan, &Times::attention, &Times::merge,
+                               &Times::clear, &Times::backward, &Times::total}) {
     std::vector<double> values;
     for (const Times& t : all) values.push_back(t.*stage);
     result.*stage = median(std::move(values));
   }
   return result;
+}
+
+// Arrays for the gradients of a problem.
+GradientValues gradients_for(const Problem& p, const Shape& s) {
+  const auto size = [](const TensorView& t, int64_t dim) { return t.elements() / t.shape[t.rank - 1] * dim; };
+  GradientValues g;
+  g.d_q.resize(p.query.q.elements());
+  g.d_k.resize(size(p.cache.k, s.head_dim));
+  g.d_v.resize(size(p.cache.v, s.v_head_dim));
+  return g;
+}
+
+// From the index set and the output of a forward.
+Status backward_cpu(const Problem& p, const Shape& s, const IndexSet& index, Context& context, Computed* c,
+                    BackwardReport* report) {
+  const auto dense = [](float* data, const TensorView& like, int64_t dim) {
+    MutableTensorView t{
+        .data = data, .dtype = DType::kF32, .rank = like.rank, .shape = like.shape, .stride = {}};
+    t.shape[t.rank - 1] = dim;
+    int64_t step = 1;
+    for (int axis = t.rank - 1; axis >= 0; step *= t.shape[axis--]) t.stride[axis] = step;
+    return t;
+  };
+  const SavedForward saved{
+      .lse = dense_view(c->lse.data(), DType::kF32, {s.total_q, s.q_heads}),
+      .out = dense_view(c->out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim})};
+  const GradientView gradients{.d_q = dense(c->gradients->d_q.data(), p.query.q, s.head_dim),
+                               .d_k = dense(c->gradients->d_k.data(), p.cache.k, s.head_dim),
+                               .d_v = dense(c->gradients->d_v.data(), p.cache.v, s.v_head_dim)};
+  return backward(p, index, saved, {}, gradients, context, report);
 }
 
 Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions& options) {
@@ -107,9 +146,20 @@ Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions&
                .splits = options.splits}};
   ForwardReport r;
   std::vector<Times> times;
+  if (options.backward) c.gradients = gradients_for(p, s);
   for (int i = 0; i < options.repeat; ++i) {
-    if (Status status = forward(p, forward_options, out, context, &r); !status.ok()) return status;
-    times.push_back({r.normalize_us, r.plan_us, r.counters.attention_us, r.counters.merge_us, r.total_us});
+    IndexSet index;
+    BackwardReport b;
+    if (Status status = forward(p, forward_options, out, context, &r, &index); !status.ok()) return status;
+    if (options.backward)
+      if (Status status = backward_cpu(p, s, index, context, &c, &b); !status.ok()) return status;
+    times.push_back({.normalize = r.normalize_us,
+                     .plan = r.plan_us,
+                     .attention = r.counters.attention_us,
+                     .merge = r.counters.merge_us,
+                     .clear = b.counters.clear_us,
+                     .backward = b.total_us,
+                     .total = r.total_us + b.total_us});
   }
   c.candidates = r.index.counts;
   for (int64_t i = 0; i < s.total_q; ++i)  // counted per index head, as the contract does
@@ -148,7 +198,7 @@ Result<Computed> compute(const Problem& problem, Backend backend, const RunOptio
   if (!shape.ok()) return shape.status();
   if (shape->index_only)
     return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
-  if (Status s = check_common(options, *shape); !s.ok()) return s;
+  if (Status s = check_common(options, problem, *shape); !s.ok()) return s;
   return backend == Backend::kCpu ? compute_cpu(problem, *shape, options)
                                   : compute_reference(problem, options);
 }

@@ -17,6 +17,8 @@ std::string error_text(const Error& e) {
   return fmt::format("{:.3e} at most, {:.3e} of the largest value", e.absolute, e.relative);
 }
 
+Json error_json(const Error& e) { return {{"max_abs_error", e.absolute}, {"max_rel_error", e.relative}}; }
+
 std::string sizes_text(const Shape& s, int64_t kv_tokens) {
   std::string out = fmt::format("{} request{}, {} queries, {} query and {} KV heads, D {}", s.requests,
                                 s.requests == 1 ? "" : "s", s.total_q, s.q_heads, s.kv_heads, s.head_dim);
@@ -79,12 +81,17 @@ Json report_json(const RunReport& r) {
         {"plan", c.time.plan},
         {"attention", c.time.attention},
         {"merge", c.time.merge},
-        {"clear", 0.0},
+        {"clear", c.time.clear},
         {"total", c.time.total}}}};
+  if (c.gradients) out["time_us"]["backward"] = c.time.backward;
   if (r.check) {
     out["max_abs_error"] = r.check->absolute;
     out["max_rel_error"] = r.check->relative;
   }
+  if (r.check_gradients)
+    out["gradients"] = {{"d_q", error_json(r.check_gradients->d_q)},
+                        {"d_k", error_json(r.check_gradients->d_k)},
+                        {"d_v", error_json(r.check_gradients->d_v)}};
   if (r.full)
     out["full"] = {{"max_abs_error", r.full->error.absolute},
                    {"max_rel_error", r.full->error.relative},
@@ -123,18 +130,25 @@ std::string report_text(const RunReport& r, const RunOptions& options) {
               fmt::format("selected {} of {} dense, row by row: {:.1f} x fewer; {} loaded, shared once",
                           bytes_text(b.logical), bytes_text(b.dense), b.compression_logical,
                           bytes_text(loaded_bytes(r))));
-  out += line("time",
-              fmt::format("normalize {}, plan {}, attention {}, merge {}: total {}",
-                          time_text(c.time.normalize), time_text(c.time.plan), time_text(c.time.attention),
-                          time_text(c.time.merge), time_text(c.time.total)));
+  out += line(
+      "time",
+      fmt::format("normalize {}, plan {}, attention {}, merge {}{}: total {}", time_text(c.time.normalize),
+                  time_text(c.time.plan), time_text(c.time.attention), time_text(c.time.merge),
+                  c.gradients ? ", backward " + time_text(c.time.backward) : "", time_text(c.time.total)));
   if (r.full) {
-    out += line("", fmt::format("full attention on this machine: {}, {:.1f} x as long",
-                                time_text(r.full->total_us), r.full->total_us / c.time.total));
+    out += line(
+        "", fmt::format("full attention on this machine: {}, {:.1f} x as long", time_text(r.full->total_us),
+                        r.full->total_us / (c.time.total - c.time.backward)));
     out += line("kept mass",
                 fmt::format("of the full softmax, mean per query head: {}", means_text(r.full->mass)));
     out += line("vs full", fmt::format("sparse against full attention: {}", error_text(r.full->error)));
   }
   if (r.check) out += line("vs float64", fmt::format("this computation: {}", error_text(*r.check)));
+  if (r.check_gradients)
+    for (const auto& [name, e] : {std::pair{"d_q", &r.check_gradients->d_q},
+                                  {"d_k", &r.check_gradients->d_k},
+                                  {"d_v", &r.check_gradients->d_v}})
+      out += line("", fmt::format("{}: {}", name, error_text(*e)));
   if (r.split) out += split_text(*r.split);
   if (!options.out.empty()) out += line("result", options.out);
   if (!options.map.empty()) out += line("map", options.map);

@@ -118,12 +118,13 @@ struct ForwardReport {
   double normalize_us = 0, plan_us = 0, total_us = 0;  // attention and merge are in `counters`
 };
 
-// normalize, bundle, plan, schedule, run. Allocates what it needs. The CPU backend only.
+// normalize, bundle, plan, schedule, run. Allocates what it needs. The CPU backend only. `index`, when given,
+// receives the sets that were attended to: what a backward reads.
 Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
-               ForwardReport* report = nullptr);
+               ForwardReport* report = nullptr, IndexSet* index = nullptr);
 
-// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512", "avx2",
-// "plain".
+// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512bf16",
+// "avx512", "avx2", "plain".
 std::vector<std::string> cpu_isas();
 
 }  // namespace tamis

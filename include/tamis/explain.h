@@ -55,6 +55,17 @@ Result<Accounting> explain(const Problem& problem, const AccountingOptions& opti
 Result<Accounting> explain(const Problem& problem, const reference::Sets& sets,
                            const AccountingOptions& options);
 
+// What the length of a candidate row counts.
+enum class LengthOf : uint8_t {
+  kEntries,  // raw entries other than padding, duplicates included
+  kTokens,   // the union of its queries' sets: window and sink included
+  kPages,    // pages these tokens lie on; of a contiguous cache, `unit` tokens each
+};
+
+// The length of each candidate row: what capacity tiers are chosen from (tiers.h). kEntries is 0 where rows
+// list nothing (Candidates::all, none); the other two fail as build_sets does.
+Result<std::vector<int64_t>> row_lengths(const Problem& problem, LengthOf what);
+
 // A self-contained SVG picture of rows x blocks of `block` tokens, one band per index head: blocks reached by
 // dynamic candidates, by the window and by the sink are told apart, and the causal edge is drawn. `block` >=
 // 1; long contexts are folded so that the picture stays below about 200 KB.

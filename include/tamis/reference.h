@@ -1,11 +1,11 @@
 // The judge: docs/semantics.md in float64, one plain loop after another.
 //
 // It knows no instruction set, block, plan or path, and shares no arithmetic with the kernels it judges. Cost
-// is O(total_q * Hi * kv_len) for the sets and O(selected * (D + Dv)) for the values. Host memory only;
-// single-threaded; allocates its results. Reads K and V only at slots of selected tokens, and nothing at all
-// before every candidate and every touched page has been found good.
+// is O(total_q * Hi * kv_len) for the sets and O(selected * (D + Dv)) for values and gradients. Host memory
+// only; single-threaded; allocates its results. Reads K and V only at slots of selected tokens, and nothing
+// at all before every candidate and every touched page has been found good.
 //
-// Not computed yet, refused with `unsupported`: dropout, quantized caches.
+// It computes every problem that `describe` accepts and that has values.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,6 @@
 #include "tamis/status.h"
 
 namespace tamis::reference {
-
-// ok, or `unsupported` naming the property this judge does not compute. Looks at options only.
-Status supports(const Problem& problem);
 
 // The set of section 4 for each query and index head, query-major: set (i, g) is
 // tokens[indptr[i * Hi + g] .. indptr[i * Hi + g + 1]), ascending.
@@ -45,7 +42,7 @@ struct Output {
   std::vector<double> lse;  // [total_q, Hq], natural logarithm; -inf for an empty set
 };
 
-// Section 5, over sets made by build_sets for the same problem; checks the pages first.
+// Sections 5, 6 and 8, over sets made by build_sets for the same problem; checks the pages first.
 Result<Output> attend(const Problem& problem, const Sets& sets);
 
 struct Answer {
@@ -53,7 +50,18 @@ struct Answer {
   Output output;
 };
 
-// All of it: describe, check, build_sets, check_pages, attend.
+struct Gradients {
+  std::vector<double> d_q;       // [total_q, Hq, D]
+  std::vector<double> d_k, d_v;  // dense, axes as in k and v, last extent D and Dv (also for int4)
+};
+
+// Section 7: gradients of <d_out, O> + <d_lse, LSE>, over the sets and the output of the forward pass of the
+// same problem; selects nothing and checks the pages first. Needs problem.gradients.d_out; an absent d_lse is
+// zero. For a quantized K or V the gradient is that of the dequantized numbers. Slots of no set get exactly
+// 0.
+Result<Gradients> backward(const Problem& problem, const Sets& sets, const Output& output);
+
+// The forward pass, all of it: describe, check, build_sets, check_pages, attend.
 Result<Answer> forward(const Problem& problem);
 
 }  // namespace tamis::reference

@@ -75,7 +75,7 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
 namespace {
 
 Status forward_unguarded(const Problem& problem, const ForwardOptions& options, const OutView& out,
-                         Context& context, ForwardReport* report) {
+                         Context& context, ForwardReport* report, IndexSet* index) {
   const auto start = Clock::now();
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
@@ -83,34 +83,35 @@ Status forward_unguarded(const Problem& problem, const ForwardOptions& options, 
   // Arguments are judged before candidates.
   TAMIS_RETURN_IF_ERROR(check_out(out, *shape));
   TAMIS_RETURN_IF_ERROR(cpu::supports(problem, *shape));
-  const Result<Prepared> prepared = prepare(problem, options);
+  Result<Prepared> prepared = prepare(problem, options);
   if (!prepared.ok()) return prepared.status();
-  const Prepared& p = *prepared;
+  Prepared& p = *prepared;
 
   std::vector<std::byte> workspace(partial_bytes(p.plan, p.schedule));
   RunCounters counters;
   TAMIS_RETURN_IF_ERROR(
       run(p.plan, problem, p.bundles.view(), p.schedule, out, workspace, context, &counters));
-  if (report == nullptr) return {};
-  *report = {.path = p.plan.path,
-             .reason = p.plan.reason,
-             .block = p.plan.block,
-             .tile = p.plan.tile,
-             .index = p.index.stats(),
-             .bundles = p.bundles.stats(),
-             .schedule = p.schedule.stats,
-             .counters = counters,
-             .normalize_us = p.normalize_us,
-             .plan_us = p.plan_us,
-             .total_us = microseconds(start, Clock::now())};
+  if (report != nullptr)
+    *report = {.path = p.plan.path,
+               .reason = p.plan.reason,
+               .block = p.plan.block,
+               .tile = p.plan.tile,
+               .index = p.index.stats(),
+               .bundles = p.bundles.stats(),
+               .schedule = p.schedule.stats,
+               .counters = counters,
+               .normalize_us = p.normalize_us,
+               .plan_us = p.plan_us,
+               .total_us = microseconds(start, Clock::now())};
+  if (index != nullptr) *index = std::move(p.index);
   return {};
 }
 
 }  // namespace
 
 Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
-               ForwardReport* report) {
-  return guarded([&] { return forward_unguarded(problem, options, out, context, report); });
+               ForwardReport* report, IndexSet* index) {
+  return guarded([&] { return forward_unguarded(problem, options, out, context, report, index); });
 }
 
 }  // namespace tamis

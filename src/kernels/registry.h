@@ -35,7 +35,7 @@ class DTypeSet {
 };
 
 struct Limits {
-  DTypeSet dtypes;               // of q, k and v
+  DTypeSet dtypes;               // of q, k and v; int4 is kU8
   Range head_dims{};             // D
   Range v_head_dims{};           // Dv
   Range group{};                 // query heads per KV head

@@ -194,8 +194,16 @@ inline Ran run_all(const Problem& p, const ForwardOptions& options, Context& con
   return run_step(p, *steps, steps->schedule, context, dtype, how);
 }
 
-// The same computation done plainly in float32: the yardstick of tolerances.
-inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets) {
+// `x` as the dtype holds it.
+inline float rounded(float x, DType dtype) {
+  return dtype == DType::kBF16  ? bf16_to_float(float_to_bf16(x))
+         : dtype == DType::kF16 ? f16_to_float(float_to_f16(x))
+                                : x;
+}
+
+// The same computation done plainly in q's dtype: scores and sums in float32, weights and outputs rounded to
+// the dtype. The yardstick of tolerances. Weights are rounded after the division by their sum, or before it.
+inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets, bool divide_first) {
   const Result<Shape> shape = describe(p);
   const Shape& s = *shape;
   const auto load = [](const TensorView& t, int64_t at) {
@@ -239,12 +247,14 @@ inline reference::Output plain_attention(const Problem& p, const reference::Sets
         top = std::max(top, x[j]);
       }
       for (float& y : x) sum += y = std::exp(y - top);
+      const float before = divide_first ? sum : 1, after = divide_first ? 1 : sum;
+      for (float& y : x) y = rounded(y / before, p.query.q.dtype);
       r.lse[i * s.q_heads + h] = top + std::log(sum);
       for (int64_t d = 0; d < s.v_head_dim; ++d) {
         float o = 0;
         for (int64_t j = 0; j < n; ++j)
           o += x[j] * load(p.cache.v, at(vs, slots[begin + j], kv_head) + d * vs.dim);
-        r.out[(i * s.q_heads + h) * s.v_head_dim + d] = o / sum;
+        r.out[(i * s.q_heads + h) * s.v_head_dim + d] = rounded(o / after, p.query.q.dtype);
       }
     }
   }
@@ -264,10 +274,12 @@ inline double largest(const std::vector<double>& x) {
 
 // tests/cases/README.md: twice the plain computation's error, plus 1e-5 of the largest magnitude.
 inline Tolerance tolerance_of(const Problem& p, const reference::Answer& a) {
-  const reference::Output plain = plain_attention(p, a.sets);
   double error = 0;
-  for (size_t i = 0; i < plain.out.size(); ++i)
-    if (std::isfinite(a.output.out[i])) error = std::max(error, std::fabs(plain.out[i] - a.output.out[i]));
+  for (const bool divide_first : {false, true}) {
+    const reference::Output plain = plain_attention(p, a.sets, divide_first);
+    for (size_t i = 0; i < plain.out.size(); ++i)
+      if (std::isfinite(a.output.out[i])) error = std::max(error, std::fabs(plain.out[i] - a.output.out[i]));
+  }
   return {2 * error + 1e-5 * largest(a.output.out), 1e-5 * std::max(1.0, largest(a.output.lse))};
 }
 

@@ -9,9 +9,11 @@ import os
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
+import peer_ceilings  # noqa: E402
 import peer_record as rec  # noqa: E402
 import peers_cpu  # noqa: E402
 import tamis_ctypes as t  # noqa: E402
@@ -52,6 +54,85 @@ class Loop(unittest.TestCase):
         times, warmup, note = rec.measure({"a": lambda _: None}, samples=1000, long_us=-1, budget_s=0, least=5)
         self.assertEqual((len(times["a"]), warmup), (5, 3))
         self.assertIn("fewer samples", note)
+
+
+class Ceilings(unittest.TestCase):
+    def test_rates_are_medians_over_all_visits(self):
+        taken = {"read": iter([[1, 2, 3], [9, 9, 10]]), "gemm_f32": iter([[4, 4, 4], [8, 8, 8]])}
+        asked = []
+
+        def measured(calls, **_):
+            asked.append(sorted(calls))
+            return {name: next(taken[name]) for name in calls}, 0, ""
+        ceilings = peer_ceilings.Ceilings(dict.fromkeys(taken), {"read": 9_000_000, "gemm_f32": 16_000_000})
+        with unittest.mock.patch.object(rec, "measure", measured):
+            ceilings.visit()
+            around = ceilings.visit("gemm_f32")["gemm_f32"] + ceilings.us["gemm_f32"][:3]
+            ceilings.visit("read")
+        self.assertEqual(asked, [["gemm_f32", "read"], ["gemm_f32"], ["read"]])
+        self.assertEqual(sorted(around), [4, 4, 4, 8, 8, 8])
+        self.assertEqual(ceilings.record(), {"read_tb_s": 9 / 3, "gemm_f32_tflop_s": 16 / 4})
+        self.assertEqual(ceilings.time_of(32_000_000, "gemm_f32", [8, 8, 8]), 16)
+
+    def test_fraction_is_the_time_at_the_ceiling_over_the_median(self):
+        r = rec.reading("x", "", {}, [10, 20, 30], 0, flops=1, ceiling="gemm_bf16", ceiling_us=5)
+        self.assertEqual((r["ceiling"], r["fraction_of_ceiling"]), ("gemm_bf16", 0.25))
+
+
+class Case(unittest.TestCase):
+    """A case whose contenders partly refuse."""
+
+    class Work:
+        turns, case, bytes, flops, bound_by_arithmetic = [0, 1], {"head_dim": 2}, 0, 100, True
+
+        def __init__(self, torch, dtype):
+            pass
+
+        def contender(self, library, context):
+            raise t.Failure("no such function")
+
+        def reference(self, library):
+            return [0.0] * 8
+
+    def test_who_refuses_is_named_and_the_others_run(self):
+        def broken(turn):
+            raise ValueError("not here\nnor there")
+        peers = {"good": lambda: lambda turn: turn, "broken": lambda: broken}
+        ceilings = peer_ceilings.Ceilings({"gemm_f32": lambda _: None}, {"gemm_f32": 50})
+        record = {"readings": [], "skipped": []}
+        options = unittest.mock.Mock(samples=2, threads=1)
+        with unittest.mock.patch.object(peers_cpu, "largest_error", lambda torch, got, want: 0.5):
+            peers_cpu.measure_case(None, None, None, ceilings, "cpu.x.f32", (self.Work, "f32", lambda *_: peers),
+                                   options, record)
+        self.assertEqual([(s["peer"], s["why"]) for s in record["skipped"]],
+                         [("", "Failure: no such function"), ("broken", "ValueError: not here")])
+        (reading,) = record["readings"]
+        self.assertEqual((reading["peer"], reading["ceiling"], reading["max_error"], reading["checked_rows"]),
+                         ("good", "gemm_f32", 0.5, 4))
+        self.assertEqual(len(ceilings.us["gemm_f32"]), 2 * peer_ceilings.SAMPLES, "before and after")
+        with contextlib.redirect_stdout(io.StringIO()) as table:
+            peers_cpu.print_table(record)
+        self.assertIn("tamis: Failure: no such function", table.getvalue())
+
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class Backward(unittest.TestCase):
+    def test_the_peer_computes_the_gradients(self):
+        import peer_backward
+
+        class Small(peer_backward.Backward):
+            length, block, blocks = 256, 16, 16
+        with torch.no_grad():
+            for dtype, most in (("f32", 1e-5), ("bf16", 0.1)):
+                work = Small(torch, dtype)
+                error = peers_cpu.largest_error(torch, peer_backward.gather_bmm(torch, work)(0), work.reference(None))
+                self.assertLess(error, most, dtype)
 
 
 class Record(unittest.TestCase):

@@ -16,7 +16,7 @@ import xml.etree.ElementTree
 import case_files
 
 BINARY = os.environ["TAMIS_BINARY"]
-COMMANDS = ("run", "explain", "quantize", "kernels", "version")
+COMMANDS = ("run", "explain", "quantize", "tiers", "kernels", "version")
 BACKENDS = ("reference", "cpu")  # those that run anywhere
 WATCHDOG = 300  # seconds after which a hang is called one; sanitized builds are slow
 
@@ -75,6 +75,8 @@ class Usage(CliTest):
             self.assertIn(option, self.good("run", "--help"))
         for option in ("--tile", "--splits", "--bandwidth", "--json"):
             self.assertIn(option, self.good("explain", "--help"))
+        for option in ("--of", "--price", "--row-cost", "--entry-cost", "--multiple-of", "--most", "--edges", "--json"):
+            self.assertIn(option, self.good("tiers", "--help"))
 
     def test_wrong_usage_is_exit_2(self):
         for arguments in ((), ("fly",), ("run",), ("explain",), ("--json",), ("run", self.case, "more"),
@@ -86,6 +88,10 @@ class Usage(CliTest):
                           ("run", self.case, "--out"), ("run", self.case, "--wings"),
                           ("explain", self.case, "--tile", "0"), ("explain", self.case, "--tile", "x"),
                           ("explain", self.case, "--splits", "0"), ("explain", self.case, "--bandwidth", "-1"),
+                          ("tiers",), ("tiers", self.case, "--of", "bytes"), ("tiers", self.case, "--most", "0"),
+                          ("tiers", self.case, "--price", "-1"), ("tiers", self.case, "--multiple-of", "0"),
+                          ("tiers", self.case, "--edges", "a,b"), ("tiers", self.case, "--edges", "4", "--most", "2"),
+                          ("tiers", self.case, "--edges", "4", "--multiple-of", "2"),
                           ("kernels", "x"), ("version", "x")):
             with self.subTest(arguments=arguments[:1] + arguments[2:]):
                 done = tamis(*arguments)
@@ -185,9 +191,77 @@ class Run(CliTest):
         self.good("run", self.case, "--map", svg)
         self.assertTrue(xml.etree.ElementTree.parse(svg).getroot().tag.endswith("svg"))
 
-    def test_a_result_may_replace_its_own_case(self):
-        self.good("run", self.case, "--out", self.case)
-        self.assertEqual(case_files.read(self.case)["out"][1], [3, 3, 4, 4])
+    def test_a_map_replaces_a_file_and_writes_into_a_device(self):
+        svg, link = self.folder / "map.svg", self.folder / "link.svg"
+        svg.write_bytes(b"old")
+        svg.chmod(0o640)
+        link.symlink_to(svg)
+        self.good("run", self.case, "--map", link)
+        self.assertIn(b"</svg>", svg.read_bytes())
+        self.assertEqual(svg.stat().st_mode & 0o777, 0o640)
+        self.assertTrue(link.is_symlink())
+        self.good("run", self.case, "--map", "/dev/null", "--out", "/dev/null")
+        self.assertTrue(pathlib.Path("/dev/null").is_char_device())
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"case.safetensors", "map.svg", "link.svg"})
+
+
+class Backward(CliTest):
+    # Scores are 0, so the first row has the weight 1 on token 3 (slot 11) and the second 1/2 on tokens 1 and 7
+    # (slots 9 and 3). V[t] = t in both dimensions, scale 1/sqrt(2): dS of token 7 is 1/2 (7 - 4) dO . 1.
+    D_OUT = {"d_out": ("F32", [2, 1, 2], [1, 2, 4, -2])}
+
+    def setUp(self):
+        super().setUp()
+        self.case = self.write_case(**self.D_OUT)
+
+    def test_result_file(self):
+        out = self.folder / "out"
+        self.good("run", self.case, "--backend", "reference", "--out", out, "--backward")
+        result = case_files.read(out)
+        self.assertEqual(result.keys(), {"out", "lse", "d_q", "d_k", "d_v"})
+        self.assertEqual(result["d_q"], ([2, 1, 2], [0, 0, 0, 0]))
+        d_v = [0] * 24
+        d_v[22:24], d_v[18:20], d_v[6:8] = [1, 2], [2, -1], [2, -1]
+        self.assertEqual(result["d_v"], ([3, 4, 1, 2], d_v))
+        shape, d_k = result["d_k"]
+        self.assertEqual(shape, [3, 4, 1, 2])
+        for i, value in enumerate(d_k):
+            want = 3 / math.sqrt(2) if i in (6, 7) else -3 / math.sqrt(2) if i in (18, 19) else 0
+            self.assertAlmostEqual(value, want, places=5)
+        self.good("run", self.case, "--backend", "reference", "--out", out)
+        self.assertEqual(case_files.read(out).keys(), {"out", "lse"}, "only where they are asked for")
+
+    def test_d_lse(self):
+        case = self.write_case("d_lse", d_lse=("F32", [2, 1], [0, 2]), **self.D_OUT)
+        out = self.folder / "out"
+        self.good("run", case, "--backend", "reference", "--out", out, "--backward")
+        d_k = case_files.read(out)["d_k"][1]
+        self.assertAlmostEqual(d_k[6], (3 + 1) / math.sqrt(2), places=5)
+        self.assertAlmostEqual(d_k[18], (-3 + 1) / math.sqrt(2), places=5)
+
+    def test_report(self):
+        plain = self.good_json("run", self.case, "--backend", "reference", "--check")
+        self.assertNotIn("gradients", plain)
+        self.assertNotIn("backward", plain["time_us"])
+        report = self.good_json("run", self.case, "--backend", "reference", "--check", "--backward", "--compare-full")
+        self.assertEqual(report["gradients"].keys(), {"d_q", "d_k", "d_v"})
+        for error in report["gradients"].values():
+            self.assertLess(error["max_abs_error"], 1e-6)
+            self.assertLess(error["max_rel_error"], 1e-6)
+        self.assertGreaterEqual(report["time_us"]["backward"], 0)
+        self.assertIn("d_k", self.good("run", self.case, "--backend", "reference", "--check", "--backward"))
+
+    def test_refusals(self):
+        bare = self.write_case("bare")
+        for backend in BACKENDS:
+            report = self.refused(3, "invalid_argument", "run", bare, "--backend", backend, "--backward")
+            self.assertIn("d_out", report["message"])
+        out = self.folder / "out"
+        for backend in ("auto", "cpu"):
+            report = self.refused(4, "unsupported", "run", self.case, "--backend", backend, "--backward", "--out", out)
+            self.assertIn("backward", report["message"])
+            self.assertIn("reference", report["message"])
+        self.assertFalse(out.exists())
 
 
 class Refusals(CliTest):
@@ -231,12 +305,14 @@ class Refusals(CliTest):
         self.assertIn("q", self.refused(3, "invalid_argument", "run", path)["message"])
 
     def test_arguments_go_before_candidates(self):
-        path = self.write_case(dropout_p="0.5", **self.BAD_INDEX)
-        for backend in BACKENDS:
-            self.refused(4, "unsupported", "run", path, "--backend", backend)
+        for p, exit_code, error, backends in (("1", 3, "invalid_argument", BACKENDS),
+                                              ("0.5", 4, "unsupported", ("cpu",))):
+            path = self.write_case(dropout_p=p, **self.BAD_INDEX)
+            for backend in backends:
+                self.refused(exit_code, error, "run", path, "--backend", backend)
 
     def test_unsupported(self):
-        for arguments, word in ((("--backward",), "backward"), (("--path", "gather"), "gather"),
+        for arguments, word in ((("--path", "gather"), "gather"),
                                 (("--block", "17"), "block"),
                                 (("--backend", "reference", "--fallback", "refuse", "--splits", "8"), "8 splits"),
                                 (("--backend", "reference", "--fallback", "refuse", "--path", "dense"), "dense")):
@@ -244,6 +320,7 @@ class Refusals(CliTest):
                 self.assertIn(word, self.refused(4, "unsupported", "run", self.case, *arguments)["message"])
         dropout = self.write_case("p", dropout_p="0.5")
         self.assertIn("dropout_p", self.refused(4, "unsupported", "run", dropout)["message"])
+        self.good("run", dropout, "--backend", "reference", "--check")
 
     def test_the_reference_says_what_it_stands_in_for(self):
         report = self.good_json("run", self.case, "--backend", "reference", "--splits", "8", "--path", "dense")
@@ -282,6 +359,33 @@ class Refusals(CliTest):
             for place in (self.folder / "no" / "such" / "folder", self.folder):
                 with self.subTest(option=option, place=place.name):
                     self.refused(5, "io_error", "run", self.case, option, place)
+
+    def test_files_that_name_each_other(self):
+        link, svg = self.folder / "link", self.folder / "map.svg"
+        link.symlink_to(self.case)
+        before = self.case.read_bytes()
+        for option in ("--out", "--map"):
+            for path in (self.case, link, self.folder / "." / self.case.name):
+                with self.subTest(option=option, path=path.name):
+                    report = self.refused(3, "invalid_argument", "run", self.case, option, path)
+                    self.assertTrue(report["message"].startswith(option[2:]), report)
+        for other in (svg, self.folder / "x" / ".." / svg.name):
+            self.refused(3, "invalid_argument", "run", self.case, "--out", svg, "--map", other)
+        self.assertEqual(self.case.read_bytes(), before)
+        self.assertFalse(svg.exists())
+
+    def test_the_map_waits_for_the_result(self):
+        svg = self.folder / "map.svg"
+        for before in (None, b"precious"):
+            if before is not None:
+                svg.write_bytes(before)
+            self.refused(5, "io_error", "run", self.case, "--map", svg, "--out", self.folder / "no" / "folder")
+            self.assertEqual(svg.read_bytes() if svg.exists() else None, before)
+        # And the result for the map: a place where no map can be is found out before.
+        out = self.folder / "out"
+        self.refused(5, "io_error", "run", self.case, "--map", self.folder / "no" / "folder", "--out", out)
+        self.assertFalse(out.exists())
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"case.safetensors", "map.svg"}, "no scratch files")
 
     def test_a_refusal_writes_nothing(self):
         out, svg = self.folder / "out.safetensors", self.folder / "map.svg"
@@ -327,6 +431,89 @@ class Explain(CliTest):
         self.refused(3, "invalid_argument", "explain", self.case, "--bandwidth", "nan")
 
 
+class Tiers(CliTest):
+    KEYS = {"of", "rows", "edges", "given", "tiers", "expected_cost", "total_cost", "utilization", "fixed"}
+
+    def histogram(self, text, name="lengths.txt"):
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def test_worked_numbers(self):
+        # docs/semantics.md section 14.
+        path = self.histogram("64 1\n100 1\n129 1\n")
+        report = self.good_json("tiers", path, "--edges", "64,128,256")
+        self.assertEqual(report.keys(), self.KEYS)
+        self.assertEqual((report["edges"], report["given"], report["rows"]), ([64, 128, 256], True, 3))
+        self.assertEqual([t["rows"] for t in report["tiers"]], [1, 1, 1])
+        self.assertAlmostEqual(report["utilization"], 293 / 448)
+        self.assertAlmostEqual(report["fixed"]["utilization"], 293 / 768)
+        self.assertAlmostEqual(report["expected_cost"], 448 / 3)
+        text = self.good("tiers", path, "--edges", "64,128,256")
+        for words in ("64,128,256", "65.40 %", "38.15 %"):
+            self.assertIn(words, text)
+        one = self.good_json("tiers", self.histogram("129 1"), "--edges", "128,256")
+        self.assertEqual([(t["edge"], t["rows"], t["allocated"] - t["used"]) for t in one["tiers"]],
+                         [(128, 0, 0), (256, 1, 127)])
+        error = self.refused(3, "capacity_exceeded", "tiers", path, "--edges", "64,128")
+        self.assertEqual((error["value"], error["limit"]), (129, 129))
+
+    def test_choice(self):
+        path = self.histogram("# recorded\n\n129\t1\r\n64 1 # short\n100 1")
+        for arguments, edges in (((), [64, 100, 129]), (("--price", 10), [64, 129]), (("--price", 22), [129]),
+                                 (("--price", 22, "--entry-cost", 3), [64, 100, 129]),
+                                 (("--price", 10, "--row-cost", 5), [64, 129]), (("--most", 2), [64, 129]),
+                                 (("--multiple-of", 64), [64, 128, 192])):
+            with self.subTest(arguments=arguments):
+                report = self.good_json("tiers", path, *arguments)
+                self.assertEqual((report["edges"], report["given"]), (edges, False))
+                self.assertIn(",".join(map(str, edges)), self.good("tiers", path, *arguments))
+        report = self.good_json("tiers", path, "--price", 10, "--row-cost", 5)
+        self.assertAlmostEqual(report["expected_cost"], 5 + 322 / 3)
+        self.assertAlmostEqual(report["total_cost"], 5 + 322 / 3 + 20)
+        self.assertAlmostEqual(report["fixed"]["total_cost"], 5 + 129 + 10)
+
+    def test_rows_of_cases(self):
+        # Rows {3, 3, -1} and {1, 7} in pages of 4.
+        for of, lengths in (("entries", [2]), ("tokens", [1, 2]), ("pages", [1, 2])):
+            report = self.good_json("tiers", self.case, "--of", of)
+            self.assertEqual((report["of"], report["edges"], report["rows"]), (of, lengths, 2))
+        self.assertEqual(self.good_json("tiers", self.case)["of"], "entries")
+        both = self.good_json("tiers", self.case, self.write_case("other"), self.histogram('{"2": 5, "7": 1}'))
+        self.assertEqual([(t["edge"], t["rows"]) for t in both["tiers"]], [(2, 9), (7, 1)])
+
+    def test_weights_of_zero_are_absent(self):
+        report = self.good_json("tiers", self.histogram("4 0\n900 0"))
+        self.assertEqual((report["rows"], report["edges"], report["utilization"]), (0, [], 0))
+        self.assertIn("none", self.good("tiers", self.histogram("4 0")))
+
+    def test_files_that_are_none(self):
+        for text in ("", "\n# nothing\n", "64\n", "64 1 1\n", "64 x", "6.5 1", "64 1\nsixty 2", "{", '{"a": 1}',
+                     '{"4": 1.5}', '{"4": "1"}', '{"4": 18446744073709551615}', "{} {}", "64 99999999999999999999",
+                     b"\xff\xfe 1", b"\0" * 20, self.case.read_bytes()[:-1]):
+            with self.subTest(text=text[:20]):
+                self.refused(5, "io_error", "tiers", self.histogram(text))
+        for path in (self.folder / "missing", self.folder, ""):
+            self.refused(5, "io_error", "tiers", self.case, path)
+        self.assertIn("line 2", self.refused(5, "io_error", "tiers", self.histogram("4 1\n4"))["message"])
+
+    def test_refusals(self):
+        good = self.histogram("64 1", "good")
+        for text, word in (("-1 1", "length"), ("4 -1", "weight"), ("2000000000 1", "length"),
+                           ('{"4": -1}', "weight"), (f"4 {2**62}", "weight")):
+            with self.subTest(text=text):
+                report = self.refused(3, "invalid_argument", "tiers", self.histogram(text))
+                self.assertTrue(report["message"].startswith(word), report)
+        self.refused(3, "invalid_argument", "tiers", good, "--price", "nan")
+        self.refused(3, "invalid_argument", "tiers", good, "--edges", "128,64")
+        self.refused(3, "invalid_argument", "tiers", good, "--multiple-of", str(2**40))
+        bad = self.write_case("bad", **Refusals.BAD_INDEX)
+        self.good("tiers", bad)  # entries are not judged
+        self.refused(3, "index_out_of_range", "tiers", bad, "--of", "tokens")
+        many = self.histogram("".join(f"{i} 1\n" for i in range(16385)))
+        self.assertIn("multiple_of", self.refused(3, "capacity_exceeded", "tiers", many)["message"])
+
+
 class Output(CliTest):
     def reader_gone(self, *arguments, ignore_sigpipe):
         """Exit status of the command when nobody reads its output."""
@@ -343,7 +530,7 @@ class Output(CliTest):
     def test_nobody_reads(self):
         # More heads than fit one buffer, so that writing fails in the middle and not at exit.
         large = self.write_case("large", heads=2048)
-        for arguments in (("version",), ("kernels", "--json"), ("explain", self.case, "--json"),
+        for arguments in (("version",), ("kernels", "--json"), ("explain", self.case, "--json"), ("tiers", self.case),
                           ("run", large, "--json", "--compare-full")):
             for ignore in (False, True):
                 with self.subTest(command=arguments[0], ignore_sigpipe=ignore):

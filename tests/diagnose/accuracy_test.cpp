@@ -75,9 +75,7 @@ std::vector<float> floats(const std::vector<double>& x) { return {x.begin(), x.e
 
 TEST(AccuracySplit, TellsTheKernelFromTheFormat) {
   const Pair p(Format::kInt8, ScaleKind::kHead);
-  const Result<DequantizedProblem> read = dequantized(p.quantized);
-  ASSERT_TRUE(read.ok());
-  const reference::Answer exact = answer(read->problem), wanted = answer(p.plain.problem);
+  const reference::Answer exact = answer(p.quantized), wanted = answer(p.plain.problem);
   std::vector<float> out = floats(exact.output.out);
   const TensorView view = dense_view(out.data(), DType::kF32, {3, 4, 8});
 
@@ -104,6 +102,20 @@ TEST(AccuracySplit, TellsTheKernelFromTheFormat) {
   std::copy(wanted.output.out.begin(), wanted.output.out.end(), out.begin());
   split = accuracy_split(p.plain.problem, p.quantized, view);
   EXPECT_NEAR(split->kernel.max_abs, format.max_abs, 1e-6);
+}
+
+// The reference reads codes and scales by itself; dequantize() must find the same numbers.
+TEST(AccuracySplit, TheReferenceReadsWhatDequantizeReads) {
+  for (const Format format : {Format::kInt8, Format::kFp8E4M3, Format::kFp8E5M2, Format::kInt4})
+    for (const ScaleKind kind : {ScaleKind::kTensor, ScaleKind::kHead, ScaleKind::kPage, ScaleKind::kChannel,
+                                 ScaleKind::kPageChannel, ScaleKind::kToken}) {
+      const Pair p(format, kind);
+      const Result<DequantizedProblem> read = dequantized(p.quantized);
+      ASSERT_TRUE(read.ok()) << read.status().message();
+      const reference::Answer a = answer(p.quantized), b = answer(read->problem);
+      ASSERT_EQ(a.output.out.size(), b.output.out.size());
+      for (size_t i = 0; i < a.output.out.size(); ++i) ASSERT_NEAR(a.output.out[i], b.output.out[i], 1e-6);
+    }
 }
 
 TEST(AccuracySplit, FinerFormatsAreCloser) {

@@ -124,12 +124,12 @@ TEST(ReferencePages, ArgumentsThenCandidatesThenPages) {
   expect_code(t.problem, Code::kPageUnmapped);
   t.csr({{5}, {1, 8}});
   EXPECT_EQ(refusal(t.problem, Code::kIndexOutOfRange).where().row, 1) << "a later row goes before any page";
-  t.problem.dropout.p = 0.5;
-  expect_code(t.problem, Code::kUnsupported);
+  t.problem.dropout.p = 1;
+  expect_code(t.problem, Code::kInvalidArgument);
+  t.problem.dropout.p = 0;
   t.kv_len()[1] = 9;
   expect_code(t.problem, Code::kInvalidArgument);
   t.kv_len()[1] = 8;
-  t.problem.dropout.p = 0;
   t.problem.candidates.semantics = Semantics::kMultiset;
   expect_code(t.problem, Code::kUnsupportedSemantics);
 }

@@ -1,5 +1,5 @@
 // Section 5 against the formula, written out once more from the values that went in; and what the reference
-// does not compute or hold.
+// does not hold.
 #include <gtest/gtest.h>
 
 #include "support/expect.h"
@@ -108,30 +108,6 @@ TEST(ReferenceValues, LargeScoresNeitherOverflowNorVanish) {
   t.all();
   EXPECT_NEAR(answer(t.problem).output.lse[0], 1e4 + std::log(1.25), 1e-3);
   EXPECT_NEAR(answer(t.problem).output.out[0], 0.2, 1e-3);
-}
-
-TEST(ReferenceRefusals, WhatIsNotComputedIsNamed) {
-  TestProblem t({.kv_len = {8}, .q_heads = 2, .kv_heads = 2});
-  t.all();
-  t.problem.dropout.p = 0.1;
-  Status s = refusal(t.problem, Code::kUnsupported);
-  EXPECT_TRUE(says(s, "dropout_p:"));
-  EXPECT_TRUE(says(s, "nearest"));
-  EXPECT_EQ(reference::supports(t.problem).message(), s.message());
-  t.problem.dropout.p = 0;
-  EXPECT_TRUE(reference::supports(t.problem).ok());
-  const float scale = 1;
-  for (const bool is_v : {false, true}) {
-    TestProblem q({.kv_len = {8}, .q_heads = 2, .kv_heads = 2});
-    q.all();
-    (is_v ? q.problem.cache.v : q.problem.cache.k).dtype = DType::kI8;  // the bytes are there: four for one
-    Quantization& quant = is_v ? q.problem.cache.v_quant : q.problem.cache.k_quant;
-    quant.format = Format::kInt8;
-    quant.scale = dense_view(&scale, DType::kF32, {});
-    s = refusal(q.problem, Code::kUnsupported);
-    EXPECT_TRUE(says(s, is_v ? "v_format:" : "k_format:"));
-    EXPECT_TRUE(says(s, "nearest"));
-  }
 }
 
 TEST(ReferenceRefusals, AProblemWithoutValuesHasNone) {

@@ -28,16 +28,19 @@ TEST(Registry, RowsAreWellFormed) {
   }
 }
 
-TEST(Registry, TheReferenceComesFirst) {
-  ASSERT_FALSE(kernels().empty());
-  const Kernel& reference = kernels().front();
-  EXPECT_EQ(reference.backend, Backend::kReference);
-  EXPECT_EQ(reference.op, Op::kForward);
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
-    EXPECT_TRUE(reference.limits.dtypes.holds(dtype));
-  EXPECT_FALSE(reference.limits.dtypes.holds(DType::kI8));
-  EXPECT_FALSE(reference.limits.quantized);
-  EXPECT_FALSE(reference.limits.dropout);
+TEST(Registry, TheReferenceComesFirstAndDoesEverything) {
+  ASSERT_GE(kernels().size(), 2u);
+  for (const Op op : {Op::kForward, Op::kBackward}) {
+    const Kernel& reference = kernels()[op == Op::kForward ? 0 : 1];
+    EXPECT_EQ(reference.backend, Backend::kReference);
+    EXPECT_EQ(reference.op, op);
+    for (DType dtype :
+         {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3, DType::kF8E5M2, DType::kU8})
+      EXPECT_TRUE(reference.limits.dtypes.holds(dtype));
+    EXPECT_FALSE(reference.limits.dtypes.holds(DType::kF64));
+    EXPECT_TRUE(reference.limits.quantized);
+    EXPECT_TRUE(reference.limits.dropout);
+  }
 }
 
 TEST(Registry, CudaRowsAreThePartOfTheTable) {

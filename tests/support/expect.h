@@ -55,6 +55,22 @@ inline ::testing::AssertionResult same_answer(const reference::Answer& a, const 
   return lse ? same_bits(a.output.out, b.output.out) : lse;
 }
 
+// The reference's gradients over the sets and the output of its own forward pass.
+inline reference::Gradients gradients(const Problem& problem) {
+  const reference::Answer a = answer(problem);
+  Result<reference::Gradients> result = reference::backward(problem, a.sets, a.output);
+  EXPECT_TRUE(result.ok()) << code_name(result.status().code()) << ": " << result.status().message();
+  return result.ok() ? std::move(*result) : reference::Gradients{};
+}
+
+inline ::testing::AssertionResult same_gradients(const reference::Gradients& a,
+                                                 const reference::Gradients& b) {
+  if (a.d_q.empty()) return ::testing::AssertionFailure() << "nothing was computed";
+  for (const auto part : {&reference::Gradients::d_q, &reference::Gradients::d_k, &reference::Gradients::d_v})
+    if (const auto same = same_bits(a.*part, b.*part); !same) return same;
+  return ::testing::AssertionSuccess();
+}
+
 // Set (query, index head) as a vector.
 inline std::vector<int32_t> set_of(const reference::Sets& sets, int64_t set) {
   return {sets.tokens.begin() + sets.indptr[set], sets.tokens.begin() + sets.indptr[set + 1]};

@@ -1,33 +1,30 @@
 // Online softmax over the packed tiles of one chunk of query rows.
 //
-// Source: FlashAttention-2 (arXiv 2307.08691), Algorithm 1, without the final division. Scores, weights and
-// sums are float32. A tile is either uniform (every row selects every column: the common case of decode and
-// of the inside of a prefill) or carries a bit per row and column; masked scores are replaced, never
-// multiplied, and a V row that is not finite never meets the weight 0 of a row that did not select it.
+// Source: FlashAttention-2 (arXiv 2307.08691), Algorithm 1, without the final division. Sums are float32. A
+// tile is either uniform (every row selects every column: the common case of decode and of the inside of a
+// prefill) or carries a bit per row and column; masked scores are replaced, never multiplied, and a V row
+// that is not finite never meets the weight 0 of a row that did not select it.
+//
+// Few rows (decode) read K and V where they lie. Many rows (prefill) pack a tile once and multiply panels.
 //
 // Included by one .cpp per instruction set.
 #pragma once
 
 #include "kernels/cpu/args.h"
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/weights.h"
 
 namespace tamis::cpu::TAMIS_ISA {
 
-inline constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
-// From this many rows on, K and V are widened to f32 once a tile instead of once a group of rows.
-inline constexpr int kWidenRows = 2 * kRows + 1;
-
-TAMIS_INLINE float element(DType dtype, const char* at) {
-  if (dtype == DType::kF32) {
-    float x;
-    memcpy(&x, at, sizeof x);
-    return x;
-  }
-  return dtype == DType::kBF16 ? widen_some(BF16{}, at, 1)[0] : widen_some(F16{}, at, 1)[0];
-}
+// From this many rows on, K and V are widened to f32 once a tile instead of once a group of rows; and from
+// this many, packed into panels: packing costs what about ten rows do.
+inline constexpr int kWidenRows = 2 * kRows + 1, kPanelsFrom = 24;
+// Rows whose scores, weights and sums stay in the first-level cache between the two products.
+inline constexpr int kPanelBlock = 48;
 
 class Attention {
  public:
@@ -38,10 +35,13 @@ class Attention {
         v_stride_(round_up(args.v.head_dim, W)),
         s_(reinterpret_cast<float*>(args.scratch)),
         wide_k_(s_ + kRowChunk * kTile),
-        wide_v_(wide_k_ + kTile * k_stride_) {}
+        wide_v_(wide_k_ + kTile * k_stride_),
+        keys_(wide_v_ + kTile * v_stride_),
+        halves_(reinterpret_cast<uint16_t*>(keys_ + kTile * k_stride_)) {}
 
   static int64_t scratch_bytes(int64_t head_dim, int64_t v_head_dim) {
-    return 4 * kTile * (kRowChunk + round_up(head_dim, W) + round_up(v_head_dim, W));
+    return 4 * kTile * (kRowChunk + 2 * round_up(head_dim, W) + round_up(v_head_dim, W)) +
+           2 * kTile * kPanelBlock;
   }
 
   void run() {
@@ -50,187 +50,198 @@ class Attention {
       a_.m[r] = -INFINITY;
       a_.l[r] = 0;
     }
+    for (int g = 0; g < a_.group_count; ++g)
+      for (int r = 0; r < a_.groups[g].rows; ++r) group_of_[a_.groups[g].first + r] = static_cast<int16_t>(g);
     TileBuilder builder(a_);
     Tile tiles[2];
     int current = 0;
     for (bool more = builder.next(&tiles[0]); more; current ^= 1) {
       more = builder.next(&tiles[current ^ 1]);
-      step(tiles[current], tiles[current ^ 1]);
+      ++counts_.tiles;
+      counts_.tokens += tiles[current].columns;
+      if (a_.rows >= kPanelsFrom)
+        step_panels(tiles[current], tiles[current ^ 1]);
+      else
+        step_rows(tiles[current], tiles[current ^ 1]);
     }
   }
 
  private:
-  // `next` is empty behind the last tile.
-  void step(const Tile& tile, const Tile& next) {
-    ++counts_.tiles;
-    counts_.tokens += tile.columns;
-    Columns k{tile.k, tile.columns, next.k, next.columns, element_bytes(a_.k), row_bytes(a_.k)};
-    Columns v{tile.v, tile.columns, next.v, next.columns, element_bytes(a_.v), row_bytes(a_.v)};
-    const bool many = a_.rows >= kWidenRows, masked = !tile.uniform;
-    const char* wide_k[kTile + 4];
-    const char* wide_v[kTile + 4];
-    uint64_t bad = 0;
-    DType k_type = a_.k.dtype, v_type = a_.v.dtype;
-    if (many || strided(a_.k)) {
-      widen_rows(a_.k, &k, wide_k_, k_stride_, wide_k, nullptr);
-      k_type = DType::kF32;
-    }
-    if (many || masked || strided(a_.v)) {
-      widen_rows(a_.v, &v, wide_v_, v_stride_, wide_v, masked ? &bad : nullptr);
-      v_type = DType::kF32;
-    }
-    with_type(k_type, [&](auto type) { score_all(type, k); });
-    for (int g = 0; g < a_.group_count; ++g)
-      for (int r = a_.groups[g].first; r < a_.groups[g].first + a_.groups[g].rows; ++r)
-        weights(tile, masked ? tile.bits[g] : ~uint64_t{0}, r);
-    with_type(v_type, [&](auto type) { weigh_all(type, v, tile, bad); });
+  static Columns columns_of(const Side& side, const Row* rows, int count, const Row* next, int next_count) {
+    return {rows, count, next, next_count, bits_of(side.element), row_bytes(side)};
   }
 
-  static int64_t element_bytes(const Side& side) { return side.dtype == DType::kF32 ? 4 : 2; }
-  static int64_t row_bytes(const Side& side) { return side.head_dim * element_bytes(side); }
+  // The columns row r selects of a tile.
+  TAMIS_INLINE uint64_t selected(const Tile& tile, int r) const {
+    return (tile.uniform ? ~uint64_t{0} : tile.bits[group_of_[r]]) & (~uint64_t{0} >> (kTile - tile.columns));
+  }
 
-  static bool strided(const Side& side) { return side.dim != element_bytes(side); }
+  TAMIS_INLINE void weights_of(const Tile& tile, int r) {
+    weights(a_.score, a_.dropout, tile, selected(tile, r), r, s_ + r * kTile,
+            {&a_.m[r], &a_.l[r], &scale_[r]});
+  }
 
-  template <class F>
-  TAMIS_INLINE static void with_type(DType dtype, const F& f) {
-    if (dtype == DType::kF32)
-      f(F32{});
-    else if (dtype == DType::kBF16)
-      f(BF16{});
+  // --- few rows. `next` is empty behind the last tile.
+  void step_rows(const Tile& tile, const Tile& next) {
+    Columns k = columns_of(a_.k, tile.k, tile.columns, next.k, next.columns);
+    Columns v = columns_of(a_.v, tile.v, tile.columns, next.v, next.columns);
+    const bool many = a_.rows >= kWidenRows;
+    Row wide_k[kTile + 4], wide_v[kTile + 4];
+    const bool widen_k = many || strided(a_.k), widen_v = many || !tile.uniform || strided(a_.v);
+    if (widen_k) k = widened(a_.k, k, wide_k_, k_stride_, wide_k);
+    if (widen_v) v = widened(a_.v, v, wide_v_, v_stride_, wide_v);
+    if (widen_k)
+      score_all(Plain<F32>{}, k);
+    else if (a_.q_pairs != nullptr)
+      score_all_pairs(k);
     else
-      f(F16{});
+      with_loader(a_.k, [&](auto loader) { score_all(loader, k); });
+    for (int r = 0; r < a_.rows; ++r) weights_of(tile, r);
+    const uint64_t bad = tile.uniform ? 0 : bad_rows(wide_v_, v_stride_, v.count, a_.v.head_dim);
+    if (bad != 0)
+      for (int r = 0; r < a_.rows; ++r) weigh_selected(tile, r, bad);
+    else if (widen_v)
+      weigh_all(Plain<F32>{}, v);
+    else if (a_.pair_weights && a_.v.head_dim % (2 * W) == 0)
+      weigh_all_pairs(v);
+    else
+      with_loader(a_.v, [&](auto loader) { weigh_all(loader, v); });
   }
 
-  // Copies the rows to `to` as f32 and points *columns at the copies. Columns with a number that is not
-  // finite are marked in *bad.
-  void widen_rows(const Side& side, Columns* columns, float* to, int64_t stride, const char** rows,
-                  uint64_t* bad) {
-    for (int c = 0; c < columns->count; ++c) {
-      if (c < columns->next_count) prefetch_row(columns->next[c], columns->next_bytes);
-      float* row = to + c * stride;
-      if (strided(side)) {
-        for (int64_t d = 0; d < stride; ++d)
-          row[d] = d < side.head_dim ? element(side.dtype, columns->row[c] + d * side.dim) : 0;
-      } else {
-        with_type(side.dtype, [&](auto type) {
-          constexpr int kBytes = decltype(type)::kBytes;
-          int64_t d = 0;
-          for (; d + W <= side.head_dim; d += W) store(row + d, widen(type, columns->row[c] + d * kBytes));
-          if (d < side.head_dim)
-            store(row + d,
-                  widen_some(type, columns->row[c] + d * kBytes, static_cast<int>(side.head_dim - d)));
-        });
-      }
-      if (bad != nullptr && !finite(row, side.head_dim)) *bad |= uint64_t{1} << c;
-    }
-    for (int c = 0; c < round_up(columns->count, 4); ++c)
-      rows[c] = reinterpret_cast<const char*>(to + (c < columns->count ? c : columns->count - 1) * stride);
-    *columns = {rows, columns->count, nullptr, 0, 0, 0};
+  // Columns that point at f32 copies in `to`.
+  static Columns widened(const Side& side, const Columns& columns, float* to, int64_t stride, Row* rows) {
+    widen_rows(side, columns, to, stride);
+    for (int c = 0; c < round_up(columns.count, 4); ++c)
+      rows[c] = {reinterpret_cast<const char*>(to + (c < columns.count ? c : columns.count - 1) * stride),
+                 nullptr};
+    return {rows, columns.count, nullptr, 0, 0, 0};
   }
 
-  // Rows are zero up to a multiple of W.
-  static bool finite(const float* row, int64_t dim) {
-    Vec zero = {};
-    for (int64_t d = 0; d < dim; d += W) {
-      const Vec x = load(row + d);
-      zero += x - x;  // 0, or NaN once anything is Inf or NaN
-    }
-    return sum(zero) == 0;
-  }
-
-  template <class T>
-  void score_all(T type, Columns k) {
+  template <class Load>
+  void score_all(Load loader, Columns k) {
     int r = 0;
-    for (; r + kRows <= a_.rows; r += kRows) {
-      scores<kRows>(type, a_.q + r * a_.q_stride, a_.q_stride, k, a_.k.head_dim, s_ + r * kTile);
-      k.next_count = 0;
-    }
-    for (; r < a_.rows; ++r) {
-      scores<1>(type, a_.q + r * a_.q_stride, a_.q_stride, k, a_.k.head_dim, s_ + r * kTile);
-      k.next_count = 0;
-    }
+    for (; r + kRows <= a_.rows; r += kRows, k.next_count = 0)
+      scores<kRows>(loader, a_.q + r * a_.q_stride, a_.q_stride, k, a_.k.head_dim, s_ + r * kTile);
+    for (; r < a_.rows; ++r, k.next_count = 0)
+      scores<1>(loader, a_.q + r * a_.q_stride, a_.q_stride, k, a_.k.head_dim, s_ + r * kTile);
   }
 
-  // Scores of one row to weights relative to its running maximum; updates m and l and leaves in scale_ what O
-  // is to be multiplied with.
-  void weights(const Tile& tile, uint64_t selected, int r) {
-    float* s = s_ + r * kTile;
-    const int columns = tile.columns;
-    Vec top = splat(-INFINITY);
-    for (int c = 0; c < columns; c += W) {
-      const Vec x = final_score(load(s + c), tile, r, c);
-      const uint32_t in_tile = columns - c >= W ? ~0u : (1u << (columns - c)) - 1;
-      const Vec masked = select(lanes(static_cast<uint32_t>(selected >> c) & in_tile), x, splat(-INFINITY));
-      store(s + c, masked);
-      top = max(masked, top);
-    }
-    const float old = a_.m[r], m = max_of(max(top, splat(old)));
-    if (m == -INFINITY) {
-      // No finite score so far: exp(-inf - -inf) would be NaN, so no exponent is taken. Selected scores of
-      // -inf weigh nothing beside a finite one, in this tile or another; l = 1 remembers that the set is not
-      // empty. A NaN score makes the row NaN.
-      const uint64_t here = selected & (~uint64_t{0} >> (kTile - columns));
-      bool nan = false;
-      for (int c = 0; c < columns; ++c) nan = nan || ((here >> c & 1) != 0 && s[c] != s[c]);
-      for (int c = 0; c < columns; c += W)
-        store(s + c, select(lanes(nan ? static_cast<uint32_t>(here >> c) : 0), splat(NAN), Vec{}));
-      if (here != 0) a_.l[r] = nan ? NAN : a_.l[r] + (a_.l[r] == 0 ? 1.f : 0.f);
-      scale_[r] = 1;
-      return;
-    }
-    Vec sum_of = {};
-    for (int c = 0; c < columns; c += W) {
-      const Vec p = exp_negative(load(s + c) - m);
-      store(s + c, p);
-      sum_of += p;
-    }
-    scale_[r] = old == -INFINITY ? 0 : old == m ? 1 : exp_negative(splat(old - m))[0];
-    a_.m[r] = m;
-    a_.l[r] = a_.l[r] * scale_[r] + sum(sum_of);
-  }
-
-  TAMIS_INLINE Vec final_score(Vec dot, const Tile& tile, int r, int c) const {
-    Vec x = dot * a_.score.scale;
-    if (a_.score.softcap > 0) x = a_.score.softcap * tanh(x / a_.score.softcap);
-    if (a_.score.slopes == nullptr || a_.score.slopes[r] == 0) return x;
-    IntVec at;
-    memcpy(&at, tile.position + c, sizeof at);
-    const Vec distance = __builtin_convertvector(at - static_cast<int32_t>(a_.score.positions[r]), Vec);
-    return x - a_.score.slopes[r] * (distance < 0.f ? -distance : distance);
-  }
-
-  template <class T>
-  void weigh_all(T type, Columns v, const Tile& tile, uint64_t bad) {
-    if (bad != 0) return weigh_selected(v, tile, bad);
+  template <class Load>
+  void weigh_all(Load loader, Columns v) {
     int r = 0;
-    for (; r + kRows <= a_.rows; r += kRows) {
-      weigh<kRows>(type, s_ + r * kTile, v, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
-      v.next_count = 0;
+    for (; r + kRows <= a_.rows; r += kRows, v.next_count = 0)
+      weigh<kRows>(loader, s_ + r * kTile, v, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
+    for (; r < a_.rows; ++r, v.next_count = 0)
+      weigh<1>(loader, s_ + r * kTile, v, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
+  }
+
+  // Where the instruction set has products of pairs; elsewhere there are no pairs and nobody comes here.
+  void score_all_pairs([[maybe_unused]] Columns k) {
+#if defined(__AVX512BF16__)
+    int r = 0;
+    for (; r + kRows <= a_.rows; r += kRows, k.next_count = 0)
+      pair_scores<kRows>(a_.q_pairs + r * a_.q_pair_stride, a_.q_pair_stride, k, a_.k.head_dim,
+                         s_ + r * kTile);
+    for (; r < a_.rows; ++r, k.next_count = 0)
+      pair_scores<1>(a_.q_pairs + r * a_.q_pair_stride, a_.q_pair_stride, k, a_.k.head_dim, s_ + r * kTile);
+#endif
+  }
+
+  void weigh_all_pairs([[maybe_unused]] Columns v) {
+#if defined(__AVX512BF16__)
+    for (int i = 0; i < a_.rows * kTileVectors; ++i) store_halves(halves_ + i * W, load(s_ + i * W));
+    const uint32_t* pairs = reinterpret_cast<const uint32_t*>(halves_);
+    int r = 0;
+    for (; r + kRows <= a_.rows; r += kRows, v.next_count = 0)
+      weigh_pairs<kRows>(pairs + r * kTile / 2, kTile / 2, v, a_.v.head_dim, scale_ + r,
+                         a_.o + r * a_.v.head_dim);
+    for (; r < a_.rows; ++r, v.next_count = 0)
+      weigh_pairs<1>(pairs + r * kTile / 2, kTile / 2, v, a_.v.head_dim, scale_ + r,
+                     a_.o + r * a_.v.head_dim);
+#endif
+  }
+
+  // Some V row of wide_v_ is not finite: a row that did not select it must not even multiply it by 0, so it
+  // gets its own list of columns.
+  void weigh_selected(const Tile& tile, int r, uint64_t bad) {
+    Row rows[kTile];
+    float p[kTile];
+    int count = 0;
+    const uint64_t mine = selected(tile, r);
+    for (uint64_t bits = mine; bits != 0; bits &= bits - 1, ++count) {
+      const int c = __builtin_ctzll(bits);
+      rows[count] = {reinterpret_cast<const char*>(wide_v_ + c * v_stride_), nullptr};
+      p[count] = s_[r * kTile + c];
     }
-    for (; r < a_.rows; ++r) {
-      weigh<1>(type, s_ + r * kTile, v, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
-      v.next_count = 0;
+    weigh<1>(Plain<F32>{}, p, Columns{rows, count, nullptr, 0, 0, 0}, a_.v.head_dim, scale_ + r,
+             a_.o + r * a_.v.head_dim);
+    counts_.rows_redone += (bad & ~mine) != 0;
+  }
+
+  // --- many rows
+  void step_panels(const Tile& tile, const Tile& next) {
+    const Columns k = columns_of(a_.k, tile.k, tile.columns, next.k, next.columns);
+    const Columns v = columns_of(a_.v, tile.v, tile.columns, next.v, next.columns);
+    pack_keys(k);
+    uint64_t bad = pack_values(v);
+    if (tile.uniform) bad = 0;
+    if (bad != 0 && a_.pair_weights) widen_rows(a_.v, v, wide_v_, v_stride_);
+    for (int first = 0; first < a_.rows; first += kPanelBlock) {
+      const int count = a_.rows - first < kPanelBlock ? a_.rows - first : kPanelBlock;
+      score_panel(first, count, tile.columns);
+      for (int r = first; r < first + count; ++r) weights_of(tile, r);
+      if (bad != 0)
+        for (int r = first; r < first + count; ++r) weigh_selected(tile, r, bad);
+      else
+        weigh_panel(first, count, tile.columns);
     }
   }
 
-  // Some V row is not finite: rows that did not select it must not even multiply it by 0. Each row gets its
-  // own list of columns; V is f32 here.
-  void weigh_selected(const Columns& v, const Tile& tile, uint64_t bad) {
-    for (int g = 0; g < a_.group_count; ++g) {
-      const char* rows[kTile];
-      int count = 0;
-      for (uint64_t bits = tile.bits[g]; bits != 0; bits &= bits - 1)
-        rows[count++] = v.row[__builtin_ctzll(bits)];
-      const Columns own{rows, count, nullptr, 0, 0, 0};
-      for (int r = a_.groups[g].first; r < a_.groups[g].first + a_.groups[g].rows; ++r) {
-        float p[kTile];
-        int at = 0;
-        for (uint64_t bits = tile.bits[g]; bits != 0; bits &= bits - 1)
-          p[at++] = s_[r * kTile + __builtin_ctzll(bits)];
-        weigh<1>(F32{}, p, own, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
-        counts_.rows_redone += (bad & ~tile.bits[g]) != 0;
-      }
+  void pack_keys(const Columns& k) {
+#if defined(__AVX512BF16__)
+    if (a_.q_pairs != nullptr) return transpose_pairs(a_.k, k, reinterpret_cast<uint32_t*>(keys_));
+#endif
+    widen_rows(a_.k, k, wide_k_, k_stride_);
+    transpose_rows(wide_k_, k_stride_, k.count, a_.k.head_dim, keys_);
+  }
+
+  // Returns the rows that are not finite.
+  uint64_t pack_values(const Columns& v) {
+#if defined(__AVX512BF16__)
+    if (a_.pair_weights) return join_pairs(a_.v, v, reinterpret_cast<uint32_t*>(wide_v_), v_stride_);
+#endif
+    widen_rows(a_.v, v, wide_v_, v_stride_);
+    return bad_rows(wide_v_, v_stride_, v.count, a_.v.head_dim);
+  }
+
+  void score_panel(int first, int count, int columns) {
+    float* s = s_ + first * kTile;
+    columns = static_cast<int>(round_up(columns, W));
+#if defined(__AVX512BF16__)
+    if (a_.q_pairs != nullptr)
+      return panel<BF16Step, Start::kZero>(
+          {a_.q_pairs + first * a_.q_pair_stride, a_.q_pair_stride, 1}, count,
+          {reinterpret_cast<const uint32_t*>(keys_), kTile, a_.k.head_dim / 2}, nullptr, s, kTile, columns);
+#endif
+    panel<F32Step, Start::kZero>({a_.q + first * a_.q_stride, a_.q_stride, 1}, count,
+                                 {keys_, kTile, a_.k.head_dim}, nullptr, s, kTile, columns);
+  }
+
+  void weigh_panel(int first, int count, int columns) {
+    float* o = a_.o + first * a_.v.head_dim;
+#if defined(__AVX512BF16__)
+    if (a_.pair_weights) {
+      for (int i = 0; i < count * kTileVectors; ++i)
+        store_halves(halves_ + i * W, load(s_ + first * kTile + i * W));
+      uint32_t* pairs = reinterpret_cast<uint32_t*>(halves_);
+      return panel<BF16Step, Start::kScaled>(
+          {pairs, kTile / 2, 1}, count,
+          {reinterpret_cast<const uint32_t*>(wide_v_), v_stride_, (columns + 1) / 2}, scale_ + first, o,
+          a_.v.head_dim, a_.v.head_dim);
     }
+#endif
+    panel<F32Step, Start::kScaled>({s_ + first * kTile, kTile, 1}, count, {wide_v_, v_stride_, columns},
+                                   scale_ + first, o, a_.v.head_dim, a_.v.head_dim);
   }
 
   const AttendArgs& a_;
@@ -238,8 +249,11 @@ class Attention {
   const int64_t k_stride_, v_stride_;  // floats
   float* const s_;                     // [kRowChunk, kTile] scores, then weights
   float* const wide_k_;                // [kTile, k_stride_]
-  float* const wide_v_;                // [kTile, v_stride_]
+  float* const wide_v_;                // [kTile, v_stride_]; or pairs of its rows
+  float* const keys_;                  // [k_stride_, kTile] K of a tile as a panel
+  uint16_t* const halves_;             // [kPanelBlock, kTile] weights as bf16
   float scale_[kRowChunk];
+  int16_t group_of_[kRowChunk];
 };
 
 inline void attend(const AttendArgs& args, AttendCounts* counts) { Attention(args, counts).run(); }

@@ -26,7 +26,9 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
 }
-constexpr IsaEntry kEntries[] = {{&kAvx512, has_avx512}, {&kAvx2, has_avx2}, {&kPlain, always}};
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+constexpr IsaEntry kEntries[] = {
+    {&kAvx512Bf16, has_avx512_bf16}, {&kAvx512, has_avx512}, {&kAvx2, has_avx2}, {&kPlain, always}};
 #else
 constexpr IsaEntry kEntries[] = {{&kPlain, always}};
 #endif

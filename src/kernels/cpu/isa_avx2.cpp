@@ -1,8 +1,8 @@
 #define TAMIS_ISA avx2
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/isa_table.h"
 
 namespace tamis::cpu {
 
-const Isa kAvx2 = {"avx2", avx2::W, &avx2::Attention::scratch_bytes, &avx2::attend};
+const Isa kAvx2 = avx2::table("avx2");
 
 }  // namespace tamis::cpu

@@ -1,8 +1,8 @@
 #define TAMIS_ISA avx512
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/isa_table.h"
 
 namespace tamis::cpu {
 
-const Isa kAvx512 = {"avx512", avx512::W, &avx512::Attention::scratch_bytes, &avx512::attend};
+const Isa kAvx512 = avx512::table("avx512");
 
 }  // namespace tamis::cpu

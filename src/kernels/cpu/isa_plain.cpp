@@ -1,8 +1,8 @@
 #define TAMIS_ISA plain
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/isa_table.h"
 
 namespace tamis::cpu {
 
-const Isa kPlain = {"plain", plain::W, &plain::Attention::scratch_bytes, &plain::attend};
+const Isa kPlain = plain::table("plain");
 
 }  // namespace tamis::cpu

@@ -17,6 +17,7 @@ struct QueryRow {
 struct RowChunk {
   QueryRow rows[kRowChunk];
   MaskGroup groups[kRowChunk];
+  uint32_t heads[kRowChunk];
   float slopes[kRowChunk];
   int64_t positions[kRowChunk];
   int32_t count = 0, group_count = 0;
@@ -49,6 +50,7 @@ void for_each_chunk(const Problem& p, const Shape& s, const BundleView& view, co
         if (chunk->count == kRowChunk) flush();
         const int32_t at = chunk->count++;
         chunk->rows[at] = {i, static_cast<int32_t>(h)};
+        chunk->heads[at] = static_cast<uint32_t>(h);
         chunk->positions[at] = pos;
         chunk->slopes[at] = p.score.alibi_slopes.present() ? p.score.alibi_slopes.at<float>({h}) : 0;
         MaskGroup* last = chunk->group_count > 0 ? &chunk->groups[chunk->group_count - 1] : nullptr;

@@ -6,8 +6,9 @@
 #include <cstring>
 
 #include "core/checks.h"
-#include "core/float_formats.h"
 #include "core/pool.h"
+#include "kernels/cpu/make_args.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/store.h"
 #include "merge/state.h"
@@ -19,32 +20,21 @@ using Clock = std::chrono::steady_clock;
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-float load_float(const TensorView& t, int64_t offset) {
-  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[offset];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[offset];
-  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
-}
-
-Side side_of(const TensorView& t, Layout layout, int64_t kv_head) {
-  const KvStrides stride = kv_strides(t, layout);
-  const int64_t bytes = dtype_bytes(t.dtype);
-  return {.data = static_cast<const char*>(t.data) + kv_head * stride.head * bytes,
-          .page = stride.page * bytes,
-          .token = stride.token * bytes,
-          .dim = stride.dim * bytes,
-          .head_dim = t.shape[t.rank - 1],
-          .dtype = t.dtype};
-}
-
 struct Totals {
   std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0}, stale{0}, saturated{0};
   std::atomic<bool> out_of_memory{false};
+};
+
+// Which products take bf16 pairs.
+struct Pairs {
+  bool scores, weights;
 };
 
 // The working memory of one thread.
 struct Scratch {
   RowChunk* chunk;
   float* q;
+  uint32_t* q_pairs;
   float* o;
   float* m;
   float* l;
@@ -58,7 +48,11 @@ class Runner {
         isa_(isa),
         pool_(pool),
         store_(step.out, step.problem.query.cu_q),
-        q_stride_(round_up(step.shape.head_dim, 16)) {
+        q_stride_(round_up(step.shape.head_dim, 16)),
+        q_pair_stride_(round_up((step.shape.head_dim + 1) / 2, 16)),
+        pairs_{isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.k) &&
+                   step.shape.head_dim % 2 == 0,
+               isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.v)} {
     const int64_t rows = step.schedule.part_rows.empty() ? 0 : step.schedule.part_rows.back();
     const PartialLayout layout = partial_layout(rows, step.shape.v_head_dim);
     partial_o_ = reinterpret_cast<float*>(step.workspace + layout.o);
@@ -104,16 +98,18 @@ class Runner {
   bool take_scratch(int worker, Scratch* scratch) {
     const int64_t dv = s_.shape.v_head_dim;
     const int64_t chunk = round_up(sizeof(RowChunk), 64), q = kRowChunk * q_stride_ * 4,
+                  q_pairs = pairs_.scores ? kRowChunk * q_pair_stride_ * 4 : 0,
                   o = round_up(kRowChunk * dv * 4, 64);
     const int64_t kernel = isa_.scratch_bytes(s_.shape.head_dim, dv);
-    std::byte* at = pool_.scratch(worker, chunk + q + o + 2 * kRowChunk * 4 + kernel);
+    std::byte* at = pool_.scratch(worker, chunk + q + q_pairs + o + 2 * kRowChunk * 4 + kernel);
     if (at == nullptr) {
       totals_.out_of_memory = true;
       return false;
     }
     scratch->chunk = new (at) RowChunk;
     scratch->q = reinterpret_cast<float*>(at += chunk);
-    scratch->o = reinterpret_cast<float*>(at += q);
+    scratch->q_pairs = reinterpret_cast<uint32_t*>(at += q);
+    scratch->o = reinterpret_cast<float*>(at += q_pairs);
     scratch->m = reinterpret_cast<float*>(at += o);
     scratch->l = reinterpret_cast<float*>(at += kRowChunk * 4);
     scratch->kernel = reinterpret_cast<char*>(at += kRowChunk * 4);
@@ -126,20 +122,15 @@ class Runner {
     const Bundle& bundle = s_.bundles.bundle[task.bundle];
     const BundleView& view = s_.bundles;
     AttendArgs args{};
-    args.index = {.blocks = view.blocks + bundle.begin,
-                  .members = view.members + bundle.members_at,
-                  .span_begin = view.span_begin + bundle.begin,
-                  .spans = view.spans,
-                  .begin = task.begin,
-                  .end = task.end,
-                  .lists = bundle.lists,
-                  .words = view.words,
-                  .block = view.block,
-                  .page_size = s_.shape.page_size,
-                  .load_all = s_.plan.path == Path::kDense};
+    args.index = block_args(view, bundle, task.begin, task.end, s_.shape.page_size);
+    args.index.load_all = s_.plan.path == Path::kDense;
     const CacheView& cache = s_.problem.cache;
-    args.k = side_of(cache.k, cache.layout, task.kv_head);
-    args.v = side_of(cache.v, cache.layout, task.kv_head);
+    args.k = side_of(cache.k, cache.k_quant, cache.layout, task.kv_head);
+    args.v = side_of(cache.v, cache.v_quant, cache.layout, task.kv_head);
+    args.q_pairs = pairs_.scores ? scratch.q_pairs : nullptr;
+    args.q_pair_stride = q_pair_stride_;
+    args.pair_weights = pairs_.weights;
+    args.dropout = dropout_args(s_.problem.dropout, bundle.request);
     args.scratch = scratch.kernel;
     args.q = scratch.q;
     args.q_stride = q_stride_;
@@ -150,14 +141,13 @@ class Runner {
                      args.groups = chunk.groups;
                      args.group_count = chunk.group_count;
                      args.rows = chunk.count;
-                     args.score = {.scale = static_cast<float>(s_.shape.scale),
-                                   .softcap = static_cast<float>(s_.problem.score.softcap),
-                                   .slopes = s_.problem.score.alibi_slopes.present() ? chunk.slopes : nullptr,
-                                   .positions = chunk.positions};
+                     args.score = score_args(s_.problem, s_.shape, chunk);
+                     args.dropout.heads = chunk.heads;
+                     args.dropout.positions = chunk.positions;
                      args.o = task.part < 0 ? scratch.o : partial_o_ + at * s_.shape.v_head_dim;
                      args.m = task.part < 0 ? scratch.m : partial_m_ + at;
                      args.l = task.part < 0 ? scratch.l : partial_l_ + at;
-                     load_queries(chunk, scratch.q);
+                     load_queries(chunk, scratch);
                      isa_.attend(args, &counts);
                      if (task.part >= 0) return;
                      for (int32_t r = 0; r < chunk.count; ++r)
@@ -168,13 +158,13 @@ class Runner {
     totals_.redone += counts.rows_redone;
   }
 
-  void load_queries(const RowChunk& chunk, float* to) const {
+  void load_queries(const RowChunk& chunk, const Scratch& to) const {
     const TensorView& q = s_.problem.query.q;
     for (int32_t r = 0; r < chunk.count; ++r) {
       const int64_t from = chunk.rows[r].query * q.stride[0] + chunk.rows[r].head * q.stride[1];
-      float* row = to + r * q_stride_;
-      for (int64_t d = 0; d < s_.shape.head_dim; ++d) row[d] = load_float(q, from + d * q.stride[2]);
-      for (int64_t d = s_.shape.head_dim; d < q_stride_; ++d) row[d] = 0;
+      load_row(q, from, s_.shape.head_dim, q_stride_, to.q + r * q_stride_);
+      if (pairs_.scores)
+        load_pairs(q, from, s_.shape.head_dim, q_pair_stride_, to.q_pairs + r * q_pair_stride_);
     }
   }
 
@@ -219,7 +209,8 @@ class Runner {
   const Isa& isa_;
   Context::Pool& pool_;
   const RowStore store_;
-  const int64_t q_stride_;
+  const int64_t q_stride_, q_pair_stride_;
+  const Pairs pairs_;
   float *partial_o_, *partial_m_, *partial_l_;
   Totals totals_;
 };
@@ -227,13 +218,6 @@ class Runner {
 }  // namespace
 
 Status supports(const Problem& problem, const Shape& shape) {
-  if (problem.dropout.p > 0)
-    return {Code::kUnsupported, "dropout_p: the CPU kernels compute no dropout; nearest: 0"};
-  for (const auto& [name, quant] :
-       {std::pair{"k_format", &problem.cache.k_quant}, {"v_format", &problem.cache.v_quant}})
-    if (quant->format != Format::kPlain)
-      return {Code::kUnsupported,
-              text(name, ": the CPU kernels read no quantized cache; nearest: f32, f16, bf16")};
   for (const auto& [name, value] : {std::pair{"scale", shape.scale}, {"softcap", problem.score.softcap}})
     if (value != 0 && !std::isnormal(static_cast<float>(value)))
       return {

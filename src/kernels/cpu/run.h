@@ -18,7 +18,7 @@ struct Step {
   std::byte* workspace;  // on a 64-byte line
 };
 
-// What the CPU kernels lack, by name: head sizes above kMaxHeadDim, dropout, quantized caches.
+// What the CPU kernels lack, by name: head sizes above kMaxHeadDim, scales that are no float32.
 Status supports(const Problem& problem, const Shape& shape);
 
 // Bitwise the same for any thread count: every task writes its own rows or its own part, and parts merge in

@@ -12,15 +12,16 @@ struct Tile {
   int columns = 0;
   bool uniform = true;           // every row selects every column
   int32_t position[kTile] = {};  // logical token
-  const char* k[kTile + 4];      // the last ones repeat, so that groups of four may read past the end
-  const char* v[kTile + 4];
+  int64_t slot[kTile];           // page * P + offset, or the row of a contiguous cache
+  Row k[kTile + 4];              // the last ones repeat, so that groups of four may read past the end
+  Row v[kTile + 4];
   uint64_t bits[kRowChunk];  // [group] columns that the rows of the group select; set unless uniform
 };
 
 // Walks the words of a range of blocks and fills one tile after the other.
 class TileBuilder {
  public:
-  TAMIS_INLINE explicit TileBuilder(const AttendArgs& args) : a_(args), block_(args.index.begin) {}
+  TAMIS_INLINE explicit TileBuilder(const TileArgs& args) : a_(args), block_(args.index.begin) {}
 
   // False when the range is exhausted; the tile is empty then.
   bool next(Tile* tile) {
@@ -108,19 +109,28 @@ class TileBuilder {
 
     const int64_t slot = span->slot + (token - span->token), size = a_.index.page_size;
     const int64_t page = size == 0 ? 0 : slot / size, offset = size == 0 ? slot : slot - page * size;
-    const char* k = a_.k.data + page * a_.k.page + offset * a_.k.token;
-    const char* v = a_.v.data + page * a_.v.page + offset * a_.v.token;
     const int at = tile->columns;
     for (int i = 0; i < length; ++i) {
       tile->position[at + i] = static_cast<int32_t>(token + i);
-      tile->k[at + i] = k + i * a_.k.token;
-      tile->v[at + i] = v + i * a_.v.token;
+      tile->slot[at + i] = slot + i;
     }
+    put_rows(a_.k, page, offset, length, tile->k + at);
+    put_rows(a_.v, page, offset, length, tile->v + at);
     tile->columns += length;
     *taken &= length == kWordBits ? 0 : ~(((uint64_t{1} << length) - 1) << first);
   }
 
-  const AttendArgs& a_;
+  TAMIS_INLINE static void put_rows(const Side& side, int64_t page, int64_t offset, int length, Row* to) {
+    const char* data = side.data + page * side.page + offset * side.token;
+    if (side.scale == nullptr) {
+      for (int i = 0; i < length; ++i) to[i] = {data + i * side.token, nullptr};
+      return;
+    }
+    const float* scale = side.scale + page * side.scale_page + offset * side.scale_token;
+    for (int i = 0; i < length; ++i) to[i] = {data + i * side.token, scale + i * side.scale_token};
+  }
+
+  const TileArgs& a_;
   int32_t block_, word_ = 0;
   int64_t base_ = 0, span_ = 0;
   uint64_t pending_ = 0;

@@ -30,19 +30,35 @@ inline constexpr int W = 4;
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef int32_t IntVec __attribute__((vector_size(4 * W)));
 typedef uint32_t UintVec __attribute__((vector_size(4 * W)));
+typedef uint8_t ByteVec __attribute__((vector_size(W)));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * W)));
 typedef float Vec4 __attribute__((vector_size(16)));
 
-// Element types as they lie in memory.
+// Element types as they lie in memory. Quantized ones are codes; their scale is applied in Scaled.
 struct F32 {
-  static constexpr int kBytes = 4;
+  static constexpr int kBits = 32;
 };
 struct BF16 {
-  static constexpr int kBytes = 2;
+  static constexpr int kBits = 16;
 };
 struct F16 {
-  static constexpr int kBytes = 2;
+  static constexpr int kBits = 16;
 };
+struct Int8 {
+  static constexpr int kBits = 8;
+};
+struct E4M3 {
+  static constexpr int kBits = 8;
+};
+struct E5M2 {
+  static constexpr int kBits = 8;
+};
+struct Int4 {  // two a byte, low nibble first, -8 .. 7
+  static constexpr int kBits = 4;
+};
+
+TAMIS_INLINE Vec select(IntVec mask, Vec yes, Vec no);
+TAMIS_INLINE IntVec lanes(uint32_t bits);
 
 TAMIS_INLINE Vec splat(float x) { return x - Vec{}; }
 
@@ -75,6 +91,15 @@ TAMIS_INLINE UintVec widen_bits(const void* p) {
 
 TAMIS_INLINE Vec widen(BF16, const void* p) { return reinterpret_cast<Vec>(widen_bits(p) << 16); }
 
+// IEEE half precision from its bits, by one exact product, which also normalizes subnormals.
+TAMIS_INLINE Vec half_value(UintVec bits) {
+  const UintVec magnitude = bits & 0x7FFF;
+  const UintVec finite = reinterpret_cast<UintVec>(reinterpret_cast<Vec>(magnitude << 13) * 0x1p112f);
+  const UintVec top = (magnitude << 13) | 0x7F800000;
+  const UintVec is_top = reinterpret_cast<UintVec>(magnitude >= 0x7C00);
+  return reinterpret_cast<Vec>(((is_top & top) | (~is_top & finite)) | (bits >> 15 << 31));
+}
+
 TAMIS_INLINE Vec widen(F16, const void* p) {
 #if defined(__AVX512F__)
   __m256i half;
@@ -85,21 +110,107 @@ TAMIS_INLINE Vec widen(F16, const void* p) {
   memcpy(&half, p, sizeof half);
   return reinterpret_cast<Vec>(_mm256_cvtph_ps(half));
 #else
-  const UintVec bits = widen_bits(p), magnitude = bits & 0x7FFF;
-  const UintVec finite = reinterpret_cast<UintVec>(reinterpret_cast<Vec>(magnitude << 13) * 0x1p112f);
-  const UintVec top = (magnitude << 13) | 0x7F800000;
-  const UintVec is_top = reinterpret_cast<UintVec>(magnitude >= 0x7C00);
-  return reinterpret_cast<Vec>(((is_top & top) | (~is_top & finite)) | (bits >> 15 << 31));
+  return half_value(widen_bits(p));
 #endif
+}
+
+TAMIS_INLINE UintVec widen_bytes(const void* p) {
+  ByteVec bytes;
+  memcpy(&bytes, p, sizeof bytes);
+#if defined(__AVX512F__)
+  return reinterpret_cast<UintVec>(_mm512_maskz_cvtepu8_epi32(0xFFFF, reinterpret_cast<__m128i>(bytes)));
+#elif defined(__AVX2__)
+  __m128i low = _mm_setzero_si128();
+  memcpy(&low, &bytes, sizeof bytes);
+  return reinterpret_cast<UintVec>(_mm256_cvtepu8_epi32(low));
+#else
+  return __builtin_convertvector(bytes, UintVec);
+#endif
+}
+
+TAMIS_INLINE Vec widen(Int8, const void* p) {
+  const IntVec code = reinterpret_cast<IntVec>(widen_bytes(p));
+  return __builtin_convertvector((code ^ 0x80) - 0x80, Vec);
+}
+
+// OCP 8-bit floats, E4M3 without infinities: one code and its negative are NaN.
+TAMIS_INLINE Vec widen(E4M3, const void* p) {
+  const UintVec bits = widen_bytes(p), magnitude = bits & 0x7F;
+  const UintVec finite = reinterpret_cast<UintVec>(reinterpret_cast<Vec>(magnitude << 20) * 0x1p120f);
+  const UintVec is_nan = reinterpret_cast<UintVec>(magnitude == 0x7F);
+  return reinterpret_cast<Vec>((is_nan & 0x7FC00000) | (~is_nan & finite) | (bits >> 7 << 31));
+}
+
+// E5M2 is the upper half of an f16.
+TAMIS_INLINE Vec widen(E5M2, const void* p) { return half_value(widen_bytes(p) << 8); }
+
+TAMIS_INLINE Vec widen(Int4, const void* p) {
+  uint64_t packed = 0;
+  memcpy(&packed, p, W / 2);
+  IntVec code;
+#if defined(__AVX512F__)
+  const uint64_t nibbles = 0x0F0F0F0F0F0F0F0F;
+  const __m128i bytes = _mm_set_epi64x(static_cast<int64_t>(_pdep_u64(packed >> 32, nibbles)),
+                                       static_cast<int64_t>(_pdep_u64(packed, nibbles)));
+  code = reinterpret_cast<IntVec>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
+#else
+  for (int i = 0; i < W; ++i) code[i] = static_cast<int32_t>(packed >> (4 * i) & 15);
+#endif
+  return __builtin_convertvector((code ^ 8) - 8, Vec);
+}
+
+// Element d of a row that lies without gaps, as an address: codes of four bits come in pairs.
+template <class T>
+TAMIS_INLINE const char* at(T, const char* row, int64_t d) {
+  return row + d * T::kBits / 8;
 }
 
 // The first `count` < W elements, then zeros; reads nothing behind them.
 template <class T>
 TAMIS_INLINE Vec widen_some(T type, const void* p, int count) {
   alignas(64) char padded[4 * W] = {};
-  memcpy(padded, p, static_cast<size_t>(count) * T::kBytes);
+  memcpy(padded, p, static_cast<size_t>((count * T::kBits + 7) / 8));
   return widen(type, padded);
 }
+
+// What the products read: a row of elements, and for quantized ones the scale that turns codes into numbers.
+struct Row {
+  const char* data;
+  const float* scale;
+};
+
+template <class T>
+struct Plain {
+  using Type = T;
+  TAMIS_INLINE static Vec load(const Row& row, int64_t d) { return widen(T{}, at(T{}, row.data, d)); }
+  TAMIS_INLINE static Vec load_some(const Row& row, int64_t d, int count) {
+    return widen_some(T{}, at(T{}, row.data, d), count);
+  }
+};
+
+// x = code * scale, in registers. One scale a row, or one for each element.
+template <class T>
+struct ScaledRow {
+  using Type = T;
+  TAMIS_INLINE static Vec load(const Row& row, int64_t d) {
+    return widen(T{}, at(T{}, row.data, d)) * splat(*row.scale);
+  }
+  // Zeros stay zeros, whatever the scale.
+  TAMIS_INLINE static Vec load_some(const Row& row, int64_t d, int count) {
+    const Vec x = widen_some(T{}, at(T{}, row.data, d), count) * splat(*row.scale);
+    return select(lanes((1u << count) - 1), x, Vec{});
+  }
+};
+template <class T>
+struct ScaledChannels {
+  using Type = T;
+  TAMIS_INLINE static Vec load(const Row& row, int64_t d) {
+    return widen(T{}, at(T{}, row.data, d)) * tamis::cpu::TAMIS_ISA::load(row.scale + d);
+  }
+  TAMIS_INLINE static Vec load_some(const Row& row, int64_t d, int count) {
+    return widen_some(T{}, at(T{}, row.data, d), count) * widen_some(F32{}, row.scale + d, count);
+  }
+};
 
 TAMIS_INLINE Vec select(IntVec mask, Vec yes, Vec no) { return mask ? yes : no; }
 
@@ -115,6 +226,20 @@ TAMIS_INLINE Vec madd(Vec a, Vec b, Vec c) {
   return _mm256_fmadd_ps(a, b, c);
 #else
   return a * b + c;
+#endif
+}
+
+// Lane i of the result is lane which[i] of a, or lane which[i] - W of b.
+TAMIS_INLINE UintVec shuffle(UintVec a, UintVec b, UintVec which) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<UintVec>(_mm512_permutex2var_epi32(
+      reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(which), reinterpret_cast<__m512i>(b)));
+#elif defined(__clang__)
+  UintVec out;
+  for (int i = 0; i < W; ++i) out[i] = which[i] < W ? a[which[i]] : b[which[i] - W];
+  return out;
+#else
+  return __builtin_shuffle(a, b, which);
 #endif
 }
 
@@ -159,6 +284,26 @@ TAMIS_INLINE float max_of(Vec v) {
   const Vec4 m = fold_max(v);
   const float a = m[0] > m[2] ? m[0] : m[2], b = m[1] > m[3] ? m[1] : m[3];
   return a > b ? a : b;
+}
+
+// A square of 32-bit units across its diagonal, by exchanging halves of ever smaller squares.
+TAMIS_INLINE void transpose_square(UintVec* x) {
+#pragma GCC unroll 4
+  for (int half = W / 2; half > 0; half /= 2) {
+    UintVec low, high;  // lanes of the two outputs: from the first operand below W, from the second above
+    for (int i = 0; i < W; ++i) {
+      const bool upper = (i & half) != 0;
+      low[i] = static_cast<uint32_t>(upper ? W + i - half : i);
+      high[i] = static_cast<uint32_t>(upper ? W + i : i + half);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) {
+      if ((i & half) != 0) continue;
+      const UintVec a = x[i], b = x[i + half];
+      x[i] = shuffle(a, b, low);
+      x[i + half] = shuffle(a, b, high);
+    }
+  }
 }
 
 // Bits 0 .. W-1 as a lane mask.

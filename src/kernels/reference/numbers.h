@@ -32,4 +32,21 @@ inline double load_float(const TensorView& t, int64_t offset) {
   return value;
 }
 
+// OCP E4M3: the top exponent is an exponent like any other, only its last mantissa is NaN; no infinities.
+inline double decode_e4m3(uint8_t code) {
+  const double sign = code & 0x80 ? -1 : 1;
+  const int e = code >> 3 & 15, m = code & 7;
+  if (e == 15 && m == 7) return NAN;
+  return sign * (e == 0 ? std::ldexp(m, -9) : std::ldexp(8 + m, e - 10));
+}
+
+// OCP E5M2 is the upper half of an f16.
+inline double decode_e5m2(uint8_t code) { return decode_float(code, 5, 2); }
+
+// One of the two signed 4-bit codes of a byte, the low one first.
+inline double decode_int4(uint8_t byte, bool second) {
+  const int nibble = second ? byte >> 4 : byte & 15;
+  return nibble < 8 ? nibble : nibble - 16;
+}
+
 }  // namespace tamis::reference

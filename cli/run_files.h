@@ -1,0 +1,17 @@
+// The files a run writes: a refused case leaves what was there as it was, and no scratch files.
+#pragma once
+
+#include <string>
+
+#include "run.h"
+
+namespace tamis::cli {
+
+// invalid_argument where a file that is to be written is the case itself, or two of them are one.
+Status check_targets(const RunOptions& options);
+
+// Writes what --out and --map ask for. Both files are complete before either takes its name.
+Status write_files(const RunOptions& options, const Problem& problem, const RunReport& report,
+                   const reference::Sets& sets);
+
+}  // namespace tamis::cli
