@@ -32,10 +32,11 @@ inline Spec draw_sizes() {
     s.kv_len.push_back(pick(0, 2) == 0 ? pick(0, 20) : *rc::gen::element(63, 64, 65, 128, 129, pick(0, 300)));
     s.q_len.push_back(pick(0, 5));
   }
+  if (pick(0, 7) == 0) s.q_len.back() = pick(30, 60);  // many rows: panels
   s.kv_heads = *rc::gen::element<int64_t>(1, 1, 2, 3);
   s.q_heads = s.kv_heads * *rc::gen::element<int64_t>(1, 2, 3, 5, 8);
-  s.head_dim = *rc::gen::element<int64_t>(8, 16, 24, 64, 72, 80, 128, 256);
-  s.v_head_dim = pick(0, 1) == 1 ? s.head_dim : *rc::gen::element<int64_t>(1, 8, 24, 40, 72, 128, 256);
+  s.head_dim = *rc::gen::element<int64_t>(1, 8, 16, 24, 33, 64, 72, 80, 128, 256);
+  s.v_head_dim = pick(0, 1) == 1 ? s.head_dim : *rc::gen::element<int64_t>(1, 7, 8, 24, 40, 72, 128, 256);
   s.dtype = *rc::gen::element(DType::kF32, DType::kF16, DType::kBF16);
   s.page_size = *rc::gen::element<int64_t>(0, 1, 4, 16, 24, 64, 100, 256);
   s.layout = *rc::gen::element(Layout::kNHD, Layout::kHND);
@@ -44,9 +45,29 @@ inline Spec draw_sizes() {
   return s;
 }
 
-inline TestProblem draw_problem() {
+// K and V as codes, each with a format and scales of its own; sometimes only one of them.
+inline void draw_formats(const Spec& s, TestProblem* t) {
+  const auto draw = [&](int64_t dim, auto quantize) {
+    if (pick(0, 3) == 0) return;
+    const auto format = *rc::gen::element(Format::kInt8, Format::kFp8E4M3, Format::kFp8E5M2, Format::kInt4);
+    const auto kind =
+        s.page_size == 0
+            ? *rc::gen::element(ScaleKind::kTensor, ScaleKind::kHead, ScaleKind::kChannel, ScaleKind::kToken)
+            : *rc::gen::element(ScaleKind::kTensor, ScaleKind::kHead, ScaleKind::kPage, ScaleKind::kChannel,
+                                ScaleKind::kPageChannel, ScaleKind::kToken);
+    quantize(format == Format::kInt4 && dim % 2 != 0 ? Format::kInt8 : format, kind);
+  };
+  draw(s.head_dim, [&](Format format, ScaleKind kind) { t->quantize_k(format, kind); });
+  draw(s.v_head_dim, [&](Format format, ScaleKind kind) { t->quantize_v(format, kind); });
+}
+
+// `plain`: K and V hold numbers that may be NaN, and every edge counts.
+inline TestProblem draw_problem(bool plain = false) {
   const Spec s = draw_sizes();
   TestProblem t(s);
+  if (!plain && pick(0, 2) == 0) draw_formats(s, &t);
+  if (!plain && pick(0, 2) == 0)
+    t.problem.dropout = {*rc::gen::element(0.1, 0.5, 0.9), *rc::gen::arbitrary<uint64_t>()};
   CandidateView c;
   c.unit = *rc::gen::element<int64_t>(1, 1, 1, 3, 16, 64);
   c.query_block = *rc::gen::element<int64_t>(1, 1, 2, 3, 64);

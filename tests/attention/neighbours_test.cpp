@@ -56,7 +56,7 @@ TEST(Neighbours, PoisonReachesWhoSelectedItAndNobodyElse) {
     ASSERT_TRUE(contexts.back().use_isa(isa).ok());
   }
   EXPECT_TRUE(rc::check("poison stays in its rows", [&] {
-    TestProblem t = draw_problem();
+    TestProblem t = draw_problem(true);
     const Result<reference::Sets> sets = reference::build_sets(t.problem);
     RC_ASSERT(sets.ok());
     const std::vector<int64_t> used = reference::physical_slots(t.problem, *sets);

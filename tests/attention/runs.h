@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/plain.h"
 #include "core/float_formats.h"
 #include "support/expect.h"
 #include "support/problems.h"
@@ -18,10 +19,15 @@
 
 namespace tamis::testing {
 
-// An output array: NaN in every element, canaries before it, behind it and in the gaps of its strides.
+// What an output array is full of before it is written: NaN between canaries, or -0.0 everywhere, which shows
+// an addition of +0.0 too.
+enum class Before { kPoison, kMinusZero };
+
+// An output array, canaries before it, behind it and in the gaps of its strides.
 class Guarded {
  public:
-  Guarded(DType dtype, const std::vector<int64_t>& shape, Placement how = Placement::kDense) {
+  Guarded(DType dtype, const std::vector<int64_t>& shape, Placement how = Placement::kDense,
+          Before before = Before::kPoison) {
     view_.dtype = dtype;
     view_.rank = static_cast<int>(shape.size());
     const bool gaps = how == Placement::kGaps || how == Placement::kSpread;
@@ -33,6 +39,9 @@ class Guarded {
     }
     const int64_t size = dtype_bytes(dtype);
     bytes_.assign(2 * kFence + step * size, kCanary);
+    if (before == Before::kMinusZero)
+      for (int64_t at = 0; at < static_cast<int64_t>(bytes_.size()); ++at)
+        bytes_[at] = at % size == size - 1 ? 0x80 : 0;
     int64_t origin = kFence;
     if (how == Placement::kReversed)
       for (int axis = 0; axis < view_.rank; ++axis) {
@@ -40,7 +49,7 @@ class Guarded {
         view_.stride[axis] *= -1;
       }
     view_.data = bytes_.data() + origin;
-    for_each([&](unsigned char* at) { std::memset(at, 0xFF, size); });
+    if (before == Before::kPoison) for_each([&](unsigned char* at) { std::memset(at, 0xFF, size); });
     made_ = bytes_;
   }
   Guarded(const Guarded&) = delete;
@@ -192,73 +201,6 @@ inline Ran run_all(const Problem& p, const ForwardOptions& options, Context& con
   const Result<Steps> steps = prepare(p, options);
   if (!steps.ok()) return Ran{steps.status(), {}, {}, {}, {}};
   return run_step(p, *steps, steps->schedule, context, dtype, how);
-}
-
-// `x` as the dtype holds it.
-inline float rounded(float x, DType dtype) {
-  return dtype == DType::kBF16  ? bf16_to_float(float_to_bf16(x))
-         : dtype == DType::kF16 ? f16_to_float(float_to_f16(x))
-                                : x;
-}
-
-// The same computation done plainly in q's dtype: scores and sums in float32, weights and outputs rounded to
-// the dtype. The yardstick of tolerances. Weights are rounded after the division by their sum, or before it.
-inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets, bool divide_first) {
-  const Result<Shape> shape = describe(p);
-  const Shape& s = *shape;
-  const auto load = [](const TensorView& t, int64_t at) {
-    const void* data = t.data;
-    if (t.dtype == DType::kF32) return static_cast<const float*>(data)[at];
-    const uint16_t h = static_cast<const uint16_t*>(data)[at];
-    return t.dtype == DType::kF16 ? f16_to_float(h) : bf16_to_float(h);
-  };
-  const std::vector<int64_t> slots = reference::physical_slots(p, sets);
-  const KvStrides ks = kv_strides(p.cache.k, p.cache.layout), vs = kv_strides(p.cache.v, p.cache.layout);
-  const auto at = [&](const KvStrides& stride, int64_t slot, int64_t head) {
-    const int64_t page = s.page_size == 0 ? 0 : slot / s.page_size;
-    return page * stride.page + (slot - page * s.page_size) * stride.token + head * stride.head;
-  };
-  reference::Output r{std::vector<double>(s.total_q * s.q_heads * s.v_head_dim, 0.0),
-                      std::vector<double>(s.total_q * s.q_heads, -kInf)};
-  int64_t b = 0;
-  for (int64_t i = 0; i < s.total_q; ++i) {
-    while (p.query.cu_q.at<int32_t>({b + 1}) <= i) ++b;
-    const int64_t pos = p.query.q_pos.present()
-                            ? p.query.q_pos.at<int32_t>({i})
-                            : p.cache.kv_len.at<int32_t>({b}) - p.query.cu_q.at<int32_t>({b + 1}) + i;
-    for (int64_t h = 0; h < s.q_heads; ++h) {
-      const int64_t set = i * s.index_heads + h / (s.q_heads / s.index_heads), begin = sets.indptr[set];
-      const int64_t n = sets.indptr[set + 1] - begin, kv_head = h / s.group;
-      if (n == 0) continue;
-      std::vector<float> x(n);
-      float top = -INFINITY, sum = 0;
-      for (int64_t j = 0; j < n; ++j) {
-        float dot = 0;
-        for (int64_t d = 0; d < s.head_dim; ++d)
-          dot +=
-              load(p.query.q, i * p.query.q.stride[0] + h * p.query.q.stride[1] + d * p.query.q.stride[2]) *
-              load(p.cache.k, at(ks, slots[begin + j], kv_head) + d * ks.dim);
-        x[j] = static_cast<float>(s.scale) * dot;
-        const float cap = static_cast<float>(p.score.softcap);
-        if (cap > 0) x[j] = cap * std::tanh(x[j] / cap);
-        if (p.score.alibi_slopes.present())
-          x[j] -= p.score.alibi_slopes.at<float>({h}) *
-                  std::fabs(static_cast<float>(pos - sets.tokens[begin + j]));
-        top = std::max(top, x[j]);
-      }
-      for (float& y : x) sum += y = std::exp(y - top);
-      const float before = divide_first ? sum : 1, after = divide_first ? 1 : sum;
-      for (float& y : x) y = rounded(y / before, p.query.q.dtype);
-      r.lse[i * s.q_heads + h] = top + std::log(sum);
-      for (int64_t d = 0; d < s.v_head_dim; ++d) {
-        float o = 0;
-        for (int64_t j = 0; j < n; ++j)
-          o += x[j] * load(p.cache.v, at(vs, slots[begin + j], kv_head) + d * vs.dim);
-        r.out[(i * s.q_heads + h) * s.v_head_dim + d] = rounded(o / after, p.query.q.dtype);
-      }
-    }
-  }
-  return r;
 }
 
 struct Tolerance {

@@ -24,8 +24,11 @@ double microseconds(Clock::time_point from) {
   return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
 }
 
-// Sums can be made in the gradient itself.
-bool sums_in_place(const MutableTensorView& t) { return t.dtype == DType::kF32 && t.stride[t.rank - 1] == 1; }
+// Sums can be made in the gradient itself. Asked of any view: a workspace is sized before gradients are
+// checked.
+bool sums_in_place(const MutableTensorView& t) {
+  return t.rank > 0 && t.dtype == DType::kF32 && t.stride[t.rank - 1] == 1;
+}
 
 KvStrides strides_of(const MutableTensorView& t, Layout layout) {
   TensorView view;

@@ -56,16 +56,17 @@ class QueryPass {
 
   // Q and dO as the pass over keys reads them.
   void store_rows() {
-    bool finite_rows = true;
 #if defined(__AVX512BF16__)
     if (pairs()) {
-      finite_rows =
-          store_pairs(a_.q_pairs, a_.q_pair_stride, a_.k.head_dim, a_.stored.q, a_.stored.q_stride) &&
+      const bool finite_q =
+          store_pairs(a_.q_pairs, a_.q_pair_stride, a_.k.head_dim, a_.stored.q, a_.stored.q_stride);
+      const bool finite_g =
           store_pairs(a_.g_pairs, a_.g_pair_stride, a_.v.head_dim, a_.stored.g, a_.stored.g_stride);
-      *a_.stored.one_by_one = !finite_rows;
+      *a_.stored.one_by_one = !(finite_q && finite_g);
       return;
     }
 #endif
+    bool finite_rows = true;
     for (int r = 0; r < a_.rows && finite_rows; ++r)
       finite_rows =
           finite(a_.q + r * a_.q_stride, a_.k.head_dim) && finite(a_.g + r * a_.g_stride, a_.v.head_dim);
