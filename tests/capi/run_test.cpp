@@ -260,11 +260,11 @@ TEST(CRun, RefusalsOfForward) {
   EXPECT_EQ(tamis_forward(&c.problem, nullptr, &small.output, h.context, nullptr, error),
             TAMIS_INVALID_ARGUMENT);
   EXPECT_TRUE(says(error, "out: shape"));
-  c.problem.dropout.p = 0.5;
+  c.problem.score.softcap = 1e39;
   EXPECT_EQ(tamis_forward(&c.problem, nullptr, &results.output, h.context, nullptr, error),
             TAMIS_UNSUPPORTED);
-  EXPECT_TRUE(says(error, "dropout"));
-  c.problem.dropout.p = 0;
+  EXPECT_TRUE(says(error, "softcap"));
+  c.problem.score.softcap = 0;
   t.table(0, 4) = 4000;
   EXPECT_EQ(tamis_forward(&c.problem, nullptr, &results.output, h.context, nullptr, error),
             TAMIS_PAGE_OUT_OF_RANGE);
