@@ -26,7 +26,7 @@ TEST(Epilogue, CastsScalesAndGatesInOrder) {
   const PerRow gates([](int64_t i, int64_t h) { return (i + 1) * 0.3 - h * 0.2; });
   int64_t beyond_e4m3 = 0;
   for (const ForwardOptions& o : {kWhole, kThree}) {
-    const Plain plain(t.problem, o, context);
+    const PlainRun plain(t.problem, o, context);
     for (const DType dtype : kCasts)
       for (const Placement how : kPlacements)
         for (const float scale : {1.f, 0.7f})
@@ -57,7 +57,7 @@ TEST(Epilogue, CastsScalesAndGatesInOrder) {
 TEST(Epilogue, AGateMayHaveAnyStrides) {
   Context context(1);
   const TestProblem t = stored_problem();
-  const Plain plain(t.problem, kThree, context);
+  const PlainRun plain(t.problem, kThree, context);
   const std::vector<float> per_head{0.5f, 9, -2, 9, 4, 9, 0.25f, 9};
   Guarded out(DType::kF32, {kQueries, kQHeads, kDv});
   OutView view{out.view(), {}};
@@ -76,7 +76,7 @@ TEST(Epilogue, AGateOfZeroGivesZeroWhateverOIs) {
   t.put_v(t.slot(0, 4), kNaN);
   const PerRow gates([](int64_t i, int64_t h) { return h == 0 ? 0.0 : h == 1 ? -0.0 : i == 4 ? kNaN : 2.0; });
   for (const ForwardOptions& o : {kWhole, kThree}) {
-    const Plain plain(t.problem, o, context);
+    const PlainRun plain(t.problem, o, context);
     int64_t nan = 0;
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
       Guarded out(dtype, {kQueries, kQHeads, kDv});
@@ -105,7 +105,7 @@ TEST(Epilogue, StaticScale) {
     for (const ForwardOptions& o : {kWhole, kThree})
       for (const bool heads : {false, true})
         for (const Placement how : kPlacements) {
-          const Plain plain(t.problem, o, context);
+          const PlainRun plain(t.problem, o, context);
           Guarded out(dtype, {kQueries, kQHeads, kDv}, how), lse(DType::kF32, {kQueries, kQHeads});
           OutView view{out.view(), lse.view()};
           view.epilogue.scale = 1.5f;
@@ -135,7 +135,7 @@ TEST(Epilogue, DynamicScaleIsThatOfTheRow) {
   for (const DType dtype : {DType::kI8, DType::kF8E4M3, DType::kF8E5M2})
     for (const ForwardOptions& o : {kWhole, kThree})
       for (const Placement how : kPlacements) {
-        const Plain plain(t.problem, o, context);
+        const PlainRun plain(t.problem, o, context);
         Guarded out(dtype, {kQueries, kQHeads, kDv}, how), scales(DType::kF32, {kQueries, kQHeads}, how);
         OutView view{out.view(), {}};
         view.epilogue.gate = gates.view();

@@ -95,8 +95,8 @@ inline void for_each_value(const std::function<void(int64_t i, int64_t h, int64_
 }
 
 // O in f32 of a problem: what an epilogue starts from.
-struct Plain {
-  Plain(const Problem& p, const ForwardOptions& options, Context& context)
+struct PlainRun {
+  PlainRun(const Problem& p, const ForwardOptions& options, Context& context)
       : out(DType::kF32, {kQueries, kQHeads, kDv}), lse(DType::kF32, {kQueries, kQHeads}) {
     const Status s = forward(p, options, {out.view(), lse.view()}, context);
     EXPECT_TRUE(s.ok()) << s.message();

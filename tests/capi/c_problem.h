@@ -32,8 +32,12 @@ inline int32_t number_of(DType dtype) {
       return TAMIS_U32;
     case DType::kI8:
       return TAMIS_I8;
+    case DType::kU8:
+      return TAMIS_U8;
     case DType::kF8E4M3:
       return TAMIS_F8_E4M3;
+    case DType::kF8E5M2:
+      return TAMIS_F8_E5M2;
     default:
       return 0;
   }
@@ -75,6 +79,10 @@ class CProblem {
     problem.score.scale = p.score.scale.value_or(0);
     problem.score.softcap = p.score.softcap;
     problem.score.alibi_slopes = add(p.score.alibi_slopes);
+    problem.dropout = {p.dropout.p, p.dropout.seed};
+    problem.gradients = {add(p.gradients.d_out), add(p.gradients.d_lse)};
+    problem.cache.k_quant = quantization(p.cache.k_quant);
+    problem.cache.v_quant = quantization(p.cache.v_quant);
   }
   CProblem(const CProblem&) = delete;
 
@@ -94,6 +102,10 @@ class CProblem {
   tamis_problem problem;
 
  private:
+  tamis_quantization quantization(const Quantization& from) {
+    return {static_cast<int32_t>(from.format), static_cast<int32_t>(from.kind), add(from.scale)};
+  }
+
   std::deque<tamis_tensor> tensors_;
 };
 

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "capi/c_problem.h"
+#include "tamis/tamis_c_backward.h"
 
 namespace {
 
@@ -89,6 +90,38 @@ TEST(CMemory, EveryAllocationMayFail) {
   out_of_memory("reference",
                 [&](Error& e) { return tamis_reference_forward(&c.problem, nullptr, 0, nullptr, 0, e); });
   out_of_memory("explain", [&](Error& e) { return tamis_explain(&c.problem, nullptr, &accounting, e); });
+  tamis_context_destroy(context);
+}
+
+TEST(CMemory, EveryAllocationOfABackwardMayFail) {
+  TestProblem t = decode_problem();
+  t.d_out(q_noise(4));
+  const CProblem c(t.problem);
+  Results results(3, 4, 8);
+  Handles h;
+  ASSERT_EQ(tamis_forward(&c.problem, nullptr, &results.output, h.context, nullptr, nullptr), TAMIS_OK);
+  ASSERT_EQ(tamis_normalize(&c.problem, nullptr, h.index, nullptr), TAMIS_OK);
+  tamis_context* context = nullptr;  // one thread: an allocation of another would not be counted
+  ASSERT_EQ(tamis_context_create(1, nullptr, &context, nullptr), TAMIS_OK);
+  const TensorView &q = t.problem.query.q, &k = t.problem.cache.k, &v = t.problem.cache.v;
+  std::vector<float> d_q(static_cast<size_t>(q.elements())), d_v(static_cast<size_t>(v.elements()));
+  std::vector<uint16_t> d_k(static_cast<size_t>(k.elements()));
+  const tamis_tensor q_tensor = tamis_dense(d_q.data(), TAMIS_F32, q.rank, q.shape.data()),
+                     k_tensor = tamis_dense(d_k.data(), TAMIS_BF16, k.rank, k.shape.data()),
+                     v_tensor = tamis_dense(d_v.data(), TAMIS_F32, v.rank, v.shape.data());
+  const tamis_input_gradients gradients{sizeof gradients, &q_tensor, &k_tensor, &v_tensor};
+  tamis_backward_plan* plan = nullptr;
+  out_of_memory("create", [&](Error& e) { return tamis_backward_plan_create(&plan, e); });
+  out_of_memory("plan", [&](Error& e) { return tamis_plan_backward(&c.problem, h.index, nullptr, plan, e); });
+  int64_t bytes = 0;
+  out_of_memory("size",
+                [&](Error& e) { return tamis_backward_workspace_bytes(plan, &gradients, &bytes, e); });
+  std::vector<std::byte> workspace(static_cast<size_t>(bytes));
+  const tamis_backward_step step{sizeof step,         &c.problem,      plan,
+                                 &results.lse_tensor, nullptr,         &gradients,
+                                 workspace.data(),    workspace.size()};
+  out_of_memory("run", [&](Error& e) { return tamis_run_backward(&step, context, nullptr, e); });
+  tamis_backward_plan_destroy(plan);
   tamis_context_destroy(context);
 }
 

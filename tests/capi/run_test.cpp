@@ -260,7 +260,7 @@ TEST(CRun, RefusalsOfForward) {
   EXPECT_EQ(tamis_forward(&c.problem, nullptr, &small.output, h.context, nullptr, error),
             TAMIS_INVALID_ARGUMENT);
   EXPECT_TRUE(says(error, "out: shape"));
-  c.problem.score.softcap = 1e-60;
+  c.problem.score.softcap = 1e39;
   EXPECT_EQ(tamis_forward(&c.problem, nullptr, &results.output, h.context, nullptr, error),
             TAMIS_UNSUPPORTED);
   EXPECT_TRUE(says(error, "softcap"));
