@@ -1,6 +1,6 @@
-// The dropout of docs/semantics.md section 6: one random word for each edge, from its own coordinates, so that
-// order, tile, split and pass cannot change it.
-// Source: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+// The dropout of docs/semantics.md section 6: one random word for each edge, from its own coordinates, so
+// that order, tile, split and pass cannot change it. Source: Philox4x32-10, Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3" (SC 2011).
 #pragma once
 
 #include <cstdint>

@@ -318,9 +318,9 @@ class Refusals(CliTest):
                                 (("--backend", "reference", "--fallback", "refuse", "--path", "dense"), "dense")):
             with self.subTest(arguments=arguments):
                 self.assertIn(word, self.refused(4, "unsupported", "run", self.case, *arguments)["message"])
-        dropout = self.write_case("p", dropout_p="0.5")
-        self.assertIn("dropout_p", self.refused(4, "unsupported", "run", dropout)["message"])
-        self.good("run", dropout, "--backend", "reference", "--check")
+        wide = self.write_case("p", softcap="1e39")  # no float32
+        self.assertIn("softcap", self.refused(4, "unsupported", "run", wide)["message"])
+        self.good("run", wide, "--backend", "reference", "--check")
 
     def test_the_reference_says_what_it_stands_in_for(self):
         report = self.good_json("run", self.case, "--backend", "reference", "--splits", "8", "--path", "dense")
