@@ -119,6 +119,7 @@ struct Judge {
     EXPECT_TRUE(made.ok()) << made.status().message();
     if (made.ok()) want = *made;
     tolerance = measure();
+    find_used();
   }
 
   // tests/cases/README.md: twice the plain computation's error, plus 1e-5 of the largest magnitude; and what
@@ -160,29 +161,32 @@ struct Judge {
 
   // Gradients of tokens in no set, for each KV head, and of empty rows are +0, not nearly and not -0.
   std::string not_zero(const reference::Gradients& got) const {
+    for (size_t part = 0; part < 3; ++part)
+      for (size_t i = 0; i < used[part].size(); ++i) {
+        const double x = (got.*kParts[part])[i];
+        if (used[part][i] || (x == 0 && !std::signbit(x))) continue;
+        return std::string(kNames[part]) + ": element " + std::to_string(i) + " of no set is " +
+               std::to_string(x);
+      }
+    return {};
+  }
+
+  // The elements of each gradient that some set reaches.
+  void find_used() {
     const Plain plain(p, answer.sets);
     const Shape& s = plain.shape();
-    std::vector<bool> q(got.d_q.size()), k(got.d_k.size()), v(got.d_v.size());
+    for (size_t part = 0; part < 3; ++part) used[part].assign((want.*kParts[part]).size(), 0);
     const std::vector<int64_t> slots = reference::physical_slots(p, answer.sets);
     for (int64_t row = 0; row < s.total_q * s.q_heads; ++row) {
       const int64_t i = row / s.q_heads, h = row % s.q_heads;
       const int64_t set = i * s.index_heads + h / (s.q_heads / s.index_heads);
       const int64_t begin = answer.sets.indptr[set], end = answer.sets.indptr[set + 1];
-      if (begin < end) std::fill_n(q.begin() + row * s.head_dim, s.head_dim, true);
+      if (begin < end) std::fill_n(used[0].begin() + row * s.head_dim, s.head_dim, 1);
       for (int64_t at = begin; at < end; ++at) {
-        std::fill_n(k.begin() + plain.place(slots[at], h / s.group, 0, s.head_dim), s.head_dim, true);
-        std::fill_n(v.begin() + plain.place(slots[at], h / s.group, 0, s.v_head_dim), s.v_head_dim, true);
+        std::fill_n(used[1].begin() + plain.place(slots[at], h / s.group, 0, s.head_dim), s.head_dim, 1);
+        std::fill_n(used[2].begin() + plain.place(slots[at], h / s.group, 0, s.v_head_dim), s.v_head_dim, 1);
       }
     }
-    const std::vector<bool>* used[] = {&q, &k, &v};
-    for (size_t part = 0; part < 3; ++part)
-      for (size_t i = 0; i < used[part]->size(); ++i) {
-        const double x = (got.*kParts[part])[i];
-        if ((*used[part])[i] || (x == 0 && !std::signbit(x))) continue;
-        return std::string(kNames[part]) + ": element " + std::to_string(i) + " of no set is " +
-               std::to_string(x);
-      }
-    return {};
   }
 
   static constexpr std::vector<double> reference::Gradients::*kParts[] = {
@@ -194,6 +198,7 @@ struct Judge {
   reference::Answer answer;
   reference::Gradients want;
   std::array<double, 3> tolerance{};
+  std::array<std::vector<char>, 3> used;
 };
 
 inline std::string unlike(const RanBackward& a, const RanBackward& b) {

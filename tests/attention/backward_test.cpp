@@ -59,6 +59,28 @@ TEST_P(Backward, IsTheSameForAnyNumberOfThreadsAndEveryTime) {
     ASSERT_EQ(unlike(run_gradients(t.problem, made->plan, saved.view(), eight), first), "") << i;
 }
 
+// Every row adds to one token (docs/faults.md, F4): the order of that sum is that of the rows, whoever makes
+// it.
+TEST_P(Backward, IsTheSameEveryTimeForATokenThatAllRowsShare) {
+  TestProblem t({.kv_len = {3},
+                 .q_len = {4096},
+                 .head_dim = 3,
+                 .v_head_dim = 2,
+                 .q = q_noise(1),
+                 .k = kv_noise(2),
+                 .v = kv_noise(3)});
+  t.q_pos(std::vector<int32_t>(4096, 2)).csr(Rows(4096, {0, 1})).d_out(q_noise(4));
+  const Judge judge(t.problem);
+  const Saved saved(t.problem, judge.answer.output);
+  const Result<PlannedBackward> made = plan_gradients(t.problem);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Context one = context(1), eight = context(8);
+  const RanBackward first = run_gradients(t.problem, made->plan, saved.view(), one);
+  EXPECT_EQ(judge.complaint(first), "");
+  for (int i = 0; i < 20; ++i)
+    ASSERT_EQ(unlike(run_gradients(t.problem, made->plan, saved.view(), eight), first), "") << i;
+}
+
 TEST_P(Backward, APlanServesEveryLayer) {
   TestProblem one = small_problem(2), two = small_problem(7);
   Context c = context();

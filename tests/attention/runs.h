@@ -59,12 +59,11 @@ class Guarded {
 
   // False when a byte that belongs to no element has changed.
   bool fences_stand() const {
-    std::vector<unsigned char> now = bytes_, then = made_;
-    for (std::vector<unsigned char>* x : {&now, &then})
-      for_each([&](unsigned char* at) {
-        std::memset(x->data() + (at - bytes_.data()), 0, dtype_bytes(view_.dtype));
-      });
-    return now == then;
+    std::vector<unsigned char> now = bytes_;
+    const size_t size = static_cast<size_t>(dtype_bytes(view_.dtype));
+    for_each(
+        [&](unsigned char* at) { std::memcpy(&now[at - bytes_.data()], &made_[at - bytes_.data()], size); });
+    return now == made_;
   }
 
   std::vector<double> values() const {
@@ -88,11 +87,20 @@ class Guarded {
 
   template <class F>
   void for_each(const F& f) const {
-    for (int64_t i = 0, n = view_.elements(); i < n; ++i) {
-      int64_t rest = i, at = 0;
-      for (int axis = view_.rank - 1; axis >= 0; rest /= view_.shape[axis--])
-        at += rest % view_.shape[axis] * view_.stride[axis];
-      f(static_cast<unsigned char*>(view_.data) + at * dtype_bytes(view_.dtype));
+    if (view_.elements() == 0) return;
+    const int64_t size = dtype_bytes(view_.dtype);
+    const int last = view_.rank - 1;
+    unsigned char* at = static_cast<unsigned char*>(view_.data);
+    for (std::array<int64_t, kMaxRank> place{};;) {
+      for (int64_t i = 0; i < view_.shape[last]; ++i) f(at + i * view_.stride[last] * size);
+      int axis = last - 1;
+      for (; axis >= 0; --axis) {
+        at += view_.stride[axis] * size;
+        if (++place[axis] < view_.shape[axis]) break;
+        at -= view_.shape[axis] * view_.stride[axis] * size;
+        place[axis] = 0;
+      }
+      if (axis < 0) return;
     }
   }
 
