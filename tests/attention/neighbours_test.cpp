@@ -135,6 +135,55 @@ TEST(Neighbours, EachWayOfJoiningRowsKeepsThemApart) {
           }
 }
 
+// Enough rows for panels, two blocks of them; tokens at both places of a pair, at the end of an odd tile too.
+TEST(Neighbours, ManyRowsKeepThemApart) {
+  constexpr int32_t queries = 70, tokens = 101;
+  for (const std::string& isa : cpu_isas())
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
+      for (const int32_t poisoned_token : {24, 25, 100})
+        for (const double value : {kNaN, kInf})
+          for (const bool in_k : {false, true}) {
+            SCOPED_TRACE(::testing::Message()
+                         << isa << ' ' << dtype_name(dtype) << " token " << poisoned_token << ' ' << value
+                         << (in_k ? " in K" : " in V"));
+            Context context(1);
+            ASSERT_TRUE(context.use_isa(isa).ok());
+            TestProblem t({.kv_len = {tokens},
+                           .q_len = {queries},
+                           .head_dim = 18,
+                           .v_head_dim = 35,
+                           .dtype = dtype,
+                           .page_size = 16,
+                           .q = q_noise(1),
+                           .k = kv_noise(2),
+                           .v = kv_noise(3)});
+            Rows rows;
+            for (int32_t r = 0; r < queries; ++r)
+              for (rows.emplace_back(); rows.back().size() < 40;)
+                rows.back().push_back((7 * r + 2 * static_cast<int32_t>(rows.back().size())) % tokens);
+            t.csr(rows).problem.mask.causal = false;
+            const ForwardOptions o{.bundle = {.policy = BundlePolicy::kNeighbours, .neighbours = 128}};
+            const Ran clean = run_all(t.problem, o, context);
+            const reference::Answer plain = answer(t.problem);
+            EXPECT_EQ(complaint(clean, plain, tolerance_of(t.problem, plain)), "");
+            in_k ? t.put_k(t.slot(0, poisoned_token), value)
+                 : t.put_v(t.slot(0, poisoned_token), 0, 34, value);
+            const Ran poisoned = run_all(t.problem, o, context);
+            const reference::Answer want = answer(t.problem);
+            EXPECT_EQ(complaint(poisoned, want, tolerance_of(t.problem, plain)), "");
+            int64_t spared = 0;
+            for (int64_t row = 0; row < queries; ++row) {
+              const std::vector<int32_t> set = set_of(want.sets, row);
+              if (std::find(set.begin(), set.end(), poisoned_token) != set.end()) continue;
+              ++spared;
+              EXPECT_TRUE(same_part(poisoned.out, clean.out, row * 35, 35)) << row;
+              EXPECT_TRUE(same_part(poisoned.lse, clean.lse, row, 1)) << row;
+            }
+            EXPECT_GT(spared, 0);
+            EXPECT_EQ(poisoned.counters.rows_redone, in_k ? 0 : spared);
+          }
+}
+
 // Request 0 of a problem, alone; the views stay where they are.
 Problem first_request(TestProblem& t) {
   Problem p = t.problem;

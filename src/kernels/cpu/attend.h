@@ -185,16 +185,44 @@ class Attention {
     pack_keys(k);
     uint64_t bad = pack_values(v);
     if (tile.uniform) bad = 0;
-    if (bad != 0 && a_.pair_weights) widen_rows(a_.v, v, wide_v_, v_stride_);
+    if (bad != 0 && a_.pair_weights) clear_pairs(bad);
     for (int first = 0; first < a_.rows; first += kPanelBlock) {
       const int count = a_.rows - first < kPanelBlock ? a_.rows - first : kPanelBlock;
       score_panel(first, count, tile.columns);
       for (int r = first; r < first + count; ++r) weights_of(tile, r);
-      if (bad != 0)
+      if (bad != 0 && !a_.pair_weights) {
         for (int r = first; r < first + count; ++r) weigh_selected(tile, r, bad);
-      else
+      } else {
         weigh_panel(first, count, tile.columns);
+        if (bad != 0) add_bad(tile, first, count, bad);
+      }
     }
+  }
+
+  // Rows of V that are not finite become 0 among the pairs, so that products with them are what they are with
+  // any number of weight 0: whoever did not select them gets the very bits of a clean tile.
+  void clear_pairs(uint64_t bad) {
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(wide_v_);
+    for (; bad != 0; bad &= bad - 1) {
+      const int c = __builtin_ctzll(bad);
+      for (int64_t d = 0; d < v_stride_; ++d)
+        pairs[c / 2 * v_stride_ + d] &= c % 2 == 0 ? 0xFFFF0000 : 0xFFFF;
+    }
+  }
+
+  // What clear_pairs took from the rows that selected it.
+  void add_bad(const Tile& tile, int first, int count, uint64_t bad) {
+    float* row = wide_v_ + kTile / 2 * v_stride_;  // behind the pairs
+    for (uint64_t bits = bad; bits != 0; bits &= bits - 1) {
+      const int c = __builtin_ctzll(bits);
+      widen_row(a_.v, tile.v[c], row);
+      for (int r = first; r < first + count; ++r) {
+        if ((selected(tile, r) >> c & 1) == 0) continue;
+        float* o = a_.o + r * a_.v.head_dim;
+        for (int64_t d = 0; d < a_.v.head_dim; ++d) o[d] += s_[r * kTile + c] * row[d];
+      }
+    }
+    for (int r = first; r < first + count; ++r) counts_.rows_redone += (bad & ~selected(tile, r)) != 0;
   }
 
   void pack_keys(const Columns& k) {
