@@ -7,6 +7,7 @@
 
 #include "core/pool.h"
 #include "kernels/cpu/backward_args.h"
+#include "kernels/cpu/backward_sums.h"
 #include "kernels/cpu/make_args.h"
 #include "kernels/cpu/numbers.h"
 #include "kernels/cpu/rows.h"
@@ -22,18 +23,6 @@ int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 double microseconds(Clock::time_point from) {
   return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
-}
-
-// Sums can be made in the gradient itself. Asked of any view: a workspace is sized before gradients are
-// checked.
-bool sums_in_place(const MutableTensorView& t) {
-  return t.rank > 0 && t.dtype == DType::kF32 && t.stride[t.rank - 1] == 1;
-}
-
-KvStrides strides_of(const MutableTensorView& t, Layout layout) {
-  TensorView view;
-  view.rank = t.rank, view.shape = t.shape, view.stride = t.stride;
-  return kv_strides(view, layout);
 }
 
 // The working memory of one thread.
@@ -66,6 +55,10 @@ class BackwardRunner {
                step.shape.head_dim % 2 == 0 && step.shape.v_head_dim % 2 == 0),
         dq_(floats_at(step.layout.dq)),
         delta_(floats_at(step.layout.delta)),
+        key_sums_(step.gradients.d_k, step.problem, step.shape, step.spans, step.span_place,
+                  floats_at(step.layout.key_sums)),
+        value_sums_(step.gradients.d_v, step.problem, step.shape, step.spans, step.span_place,
+                    floats_at(step.layout.value_sums)),
         grouping_(step.spans.count() * step.shape.kv_heads) {
     int64_t most = 0;
     for (size_t s = 0; s + 1 < step.work.slabs.size(); ++s)
@@ -124,46 +117,12 @@ class BackwardRunner {
     return n;
   }
 
-  // --- clearing
-
   void clear_all() {
-    clear_floats(dq_, s_.work.rows * q_stride_);
-    clear_floats(delta_, s_.work.rows);
-    for (const MutableTensorView* t : {&s_.gradients.d_q, &s_.gradients.d_k, &s_.gradients.d_v}) clear(*t);
-    const int64_t sums = touched() * s_.spans.size() * s_.shape.kv_heads;
-    if (!sums_in_place(s_.gradients.d_k))
-      clear_floats(floats_at(s_.layout.key_sums), sums * s_.shape.head_dim);
-    if (!sums_in_place(s_.gradients.d_v))
-      clear_floats(floats_at(s_.layout.value_sums), sums * s_.shape.v_head_dim);
-  }
-
-  void clear_floats(float* at, int64_t count) {
-    constexpr int64_t piece = 1 << 16;
-    pool_.for_each((count + piece - 1) / piece, [&](int, int64_t i) {
-      memset(at + i * piece, 0, sizeof(float) * static_cast<size_t>(std::min(piece, count - i * piece)));
-    });
-  }
-
-  // Zero in every element, none between them.
-  void clear(const MutableTensorView& t) {
-    if (t.elements() == 0) return;
-    const int64_t inner = t.elements() / t.shape[0], size = dtype_bytes(t.dtype);
-    int64_t step = 1;
-    bool dense = true;
-    for (int axis = t.rank - 1; axis > 0; step *= t.shape[axis--]) dense = dense && t.stride[axis] == step;
-    pool_.for_each(t.shape[0], [&](int, int64_t i) {
-      char* at = static_cast<char*>(t.data) + i * t.stride[0] * size;
-      if (dense) {
-        memset(at, 0, static_cast<size_t>(inner * size));
-        return;
-      }
-      for (int64_t e = 0; e < inner; ++e) {
-        int64_t rest = e, offset = 0;
-        for (int axis = t.rank - 1; axis > 0; rest /= t.shape[axis--])
-          offset += rest % t.shape[axis] * t.stride[axis];
-        memset(at + offset * size, 0, static_cast<size_t>(size));
-      }
-    });
+    clear_floats(dq_, s_.work.rows * q_stride_, pool_);
+    clear_floats(delta_, s_.work.rows, pool_);
+    clear_tensor(s_.gradients.d_q, pool_);
+    key_sums_.clear(touched(), pool_);
+    value_sums_.clear(touched(), pool_);
   }
 
   // --- the rows of an item
@@ -365,31 +324,12 @@ class BackwardRunner {
     grouping_.group(keys_, &grouped_);
   }
 
-  struct Sums {
-    float* at;
-    int64_t stride;  // of the next slot
-  };
-
-  // Where the sum of a slot is made.
-  Sums sums_of(const MutableTensorView& t, int64_t kept_apart, int64_t slot, int64_t kv_head,
-               int64_t dim) const {
-    if (sums_in_place(t)) {
-      const KvStrides stride = strides_of(t, s_.problem.cache.layout);
-      const int64_t size = s_.shape.page_size, page = size == 0 ? 0 : slot / size, token = slot - page * size;
-      return {static_cast<float*>(t.data) + page * stride.page + token * stride.token + kv_head * stride.head,
-              stride.token};
-    }
-    const int64_t place = s_.span_place[s_.spans.of(slot)] * s_.shape.kv_heads + kv_head;
-    return {floats_at(kept_apart) + (place * s_.spans.size() + s_.spans.offset(slot)) * dim, dim};
-  }
-
   void key_owner(int64_t owner) {
     const int64_t kv_head = grouped_.keys[owner] / s_.spans.count();
     for (int64_t i = grouped_.begin[owner]; i < grouped_.begin[owner + 1]; ++i) {
       const TaskStore& store = stores_[run_task_[grouped_.order[i]]];
       const index::SlotRun& run = store.runs[run_of_[grouped_.order[i]]];
-      const Sums k = sums_of(s_.gradients.d_k, s_.layout.key_sums, run.slot, kv_head, s_.shape.head_dim);
-      const Sums v = sums_of(s_.gradients.d_v, s_.layout.value_sums, run.slot, kv_head, s_.shape.v_head_dim);
+      const KeySums::Place k = key_sums_.at(run.slot, kv_head), v = value_sums_.at(run.slot, kv_head);
       isa_.key_pass({.stored = store.stored,
                      .group_of = store.group_of,
                      .tile = run.tile,
@@ -427,25 +367,9 @@ class BackwardRunner {
   void finish_keys() {
     pool_.for_each(s_.spans.count(), [&](int, int64_t span) {
       if (s_.span_place[span] < 0) return;
-      finish_span(s_.gradients.d_k, s_.layout.key_sums, s_.shape.head_dim, span,
-                  [this](float sum) { return scaled(sum); });
-      if (!sums_in_place(s_.gradients.d_v))
-        finish_span(s_.gradients.d_v, s_.layout.value_sums, s_.shape.v_head_dim, span,
-                    [](float sum) { return sum; });
+      key_sums_.finish(span, [this](float sum) { return scaled(sum); });
+      if (!sums_in_place(s_.gradients.d_v)) value_sums_.finish(span, [](float sum) { return sum; });
     });
-  }
-
-  template <class F>
-  void finish_span(const MutableTensorView& t, int64_t kept_apart, int64_t dim, int64_t span, const F& f) {
-    const KvStrides stride = strides_of(t, s_.problem.cache.layout);
-    const int64_t size = s_.shape.page_size, first = s_.spans.first(span);
-    for (int64_t slot = first; slot < first + s_.spans.length(span); ++slot)
-      for (int64_t h = 0; h < s_.shape.kv_heads; ++h) {
-        const int64_t page = size == 0 ? 0 : slot / size, token = slot - page * size;
-        const int64_t at = page * stride.page + token * stride.token + h * stride.head;
-        const Sums from = sums_of(t, kept_apart, slot, h, dim);
-        for (int64_t d = 0; d < dim; ++d) store_float(t, at + d * stride.dim, f(from.at[d]));
-      }
   }
 
   const BackwardStep& s_;
@@ -455,6 +379,7 @@ class BackwardRunner {
   const bool pairs_;
   float* const dq_;     // [rows, q_stride_]
   float* const delta_;  // [rows]
+  const KeySums key_sums_, value_sums_;
   index::Grouping grouping_;
   index::Grouped grouped_;
   std::vector<TaskStore> stores_;  // of the tasks of a slab
@@ -476,11 +401,13 @@ BackwardLayout backward_layout(const BackwardWork& work, const Shape& shape,
     at += round_up(bytes, kLine);
     return here;
   };
-  const int64_t sums = touched * spans.size() * shape.kv_heads * 4;
+  const auto apart = [&](const MutableTensorView& t, int64_t dim) {
+    return 4 * KeySums::floats_apart(t, touched, spans, shape.kv_heads, dim);
+  };
   layout.dq = take(work.rows * store_sizes(shape).q_stride * 4);
   layout.delta = take(work.rows * 4);
-  layout.key_sums = take(sums_in_place(gradients.d_k) ? 0 : sums * shape.head_dim);
-  layout.value_sums = take(sums_in_place(gradients.d_v) ? 0 : sums * shape.v_head_dim);
+  layout.key_sums = take(apart(gradients.d_k, shape.head_dim));
+  layout.value_sums = take(apart(gradients.d_v, shape.v_head_dim));
   layout.slab = take(work.largest_slab);
   layout.bytes = at;
   return layout;
