@@ -274,12 +274,12 @@ class Attention {
 
   const AttendArgs& a_;
   AttendCounts& counts_;
-  const int64_t k_stride_, v_stride_;  // floats
-  float* const s_;                     // [kRowChunk, kTile] scores, then weights
-  float* const wide_k_;                // [kTile, k_stride_]
-  float* const wide_v_;                // [kTile, v_stride_]; or pairs of its rows
-  float* const keys_;                  // [k_stride_, kTile] K of a tile as a panel
-  uint16_t* const halves_;             // [kPanelBlock, kTile] weights as bf16
+  const int64_t k_stride_, v_stride_;        // floats
+  float* const s_;                           // [kRowChunk, kTile] scores, then weights
+  float* const wide_k_;                      // [kTile, k_stride_]
+  float* const wide_v_;                      // [kTile, v_stride_]; or pairs of its rows
+  float* const keys_;                        // [k_stride_, kTile] K of a tile as a panel
+  [[maybe_unused]] uint16_t* const halves_;  // [kPanelBlock, kTile] weights as bf16
   float scale_[kRowChunk];
   int16_t group_of_[kRowChunk];
 };

@@ -7,6 +7,8 @@
 // stand beside it.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cpu/vec.h"
 
 namespace tamis::cpu::TAMIS_ISA {
@@ -88,19 +90,20 @@ TAMIS_INLINE void panel_tile(const PanelLeft<typename Step::Unit>& a,
 }
 
 template <class Step, Start kStart, int N>
-TAMIS_INLINE void panel_rows(PanelLeft<typename Step::Unit> a, int64_t rows,
+TAMIS_INLINE void panel_rows(const PanelLeft<typename Step::Unit>& a, int64_t rows,
                              const PanelRight<typename Step::Unit>& b, const float* scale, float* c,
                              int64_t c_stride, int tail = 0) {
-  const auto advance = [&](int by) {
-    a.data += by * a.row_stride;
-    c += by * c_stride;
-    if (kStart == Start::kScaled) scale += by;
-    rows -= by;
+  int64_t r = 0;
+  const auto rows_from = [&](auto count) {
+    constexpr int R = decltype(count)::value;
+    for (; r + R <= rows; r += R)
+      panel_tile<Step, kStart, R, N>({a.data + r * a.row_stride, a.row_stride, a.step_stride}, b,
+                                     kStart == Start::kScaled ? scale + r : nullptr, c + r * c_stride,
+                                     c_stride, tail);
   };
-  for (; rows >= kPanelRows; advance(kPanelRows))
-    panel_tile<Step, kStart, kPanelRows, N>(a, b, scale, c, c_stride, tail);
-  for (; rows >= 2; advance(2)) panel_tile<Step, kStart, 2, N>(a, b, scale, c, c_stride, tail);
-  for (; rows >= 1; advance(1)) panel_tile<Step, kStart, 1, N>(a, b, scale, c, c_stride, tail);
+  rows_from(std::integral_constant<int, kPanelRows>{});
+  rows_from(std::integral_constant<int, 2>{});
+  rows_from(std::integral_constant<int, 1>{});
 }
 
 // C has room for `columns` numbers a row and no more; B for whole vectors.

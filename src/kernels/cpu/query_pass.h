@@ -263,14 +263,14 @@ class QueryPass {
 
   const QueryPassArgs& a_;
   const int64_t k_stride_, v_stride_;
-  float* const wide_k_;     // [kTile, k_stride_] rows as f32
-  float* const wide_v_;     // [kTile, v_stride_]
-  float* const keys_;       // [k_stride_, kTile] panels, or half as many units of pairs
-  float* const values_;     // [v_stride_, kTile]
-  float* const key_rows_;   // [kTile / 2, k_stride_] pairs of neighbouring rows
-  float* const s_;          // [kQueryBlock, kTile] scores, then dS
-  float* const dp_;         // [kQueryBlock, kTile] dO . v, then weights
-  uint16_t* const halves_;  // [kQueryBlock, kTile] dS as bf16
+  float* const wide_k_;                      // [kTile, k_stride_] rows as f32
+  float* const wide_v_;                      // [kTile, v_stride_]
+  float* const keys_;                        // [k_stride_, kTile] panels, or half as many units of pairs
+  float* const values_;                      // [v_stride_, kTile]
+  float* const key_rows_;                    // [kTile / 2, k_stride_] pairs of neighbouring rows
+  float* const s_;                           // [kQueryBlock, kTile] scores, then dS
+  float* const dp_;                          // [kQueryBlock, kTile] dO . v, then weights
+  [[maybe_unused]] uint16_t* const halves_;  // [kQueryBlock, kTile] dS as bf16
 };
 
 inline void query_pass(const QueryPassArgs& args) { QueryPass(args).run(); }
