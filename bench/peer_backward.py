@@ -19,9 +19,23 @@ class Backward(w.Prefill):
         self.case = dict(self.case, what="backward over saved out and lse")
 
     def contender(self, library, context):
-        # Here the C interface's backward goes, once there is one: a call over q, k, v, out, lse, d_out and the lists of
-        # a turn that returns (d_q, d_k, d_v). Until then there is no reading of Tamis under this name.
-        raise t.Failure("backward: the C interface has no function for it yet")
+        """Gradients in the dtype of what they belong to, planned beforehand: one plan a turn, all into one result."""
+        torch, x = self.torch, self.turns[0]
+        grads = tuple(torch.empty_like(x[name]) for name in "qkv")
+        views, planned = [self.view(g) for g in grads], []
+        for turn, x in enumerate(self.turns):
+            forward_plan = self.planned(library, turn, x["out"])
+            lse = unfold(self, x["lse"]).squeeze(-1).contiguous()
+            d_out = self.view(self.d_out)
+            forward_plan.problem.gradients.d_out = t.c.pointer(d_out)
+            saved = t.Tensor(lse.data_ptr(), t.F32, list(lse.shape)), self.view(x["out"])
+            planned.append(forward_plan.backward(*saved, views))
+            planned[-1].keep = lse, d_out, saved
+
+        def call(turn):
+            planned[turn].run(context)
+            return grads
+        return call
 
     def reference(self, library):
         """float64, by automatic differentiation of the dense formula under a mask; nothing is shared with the peers."""

@@ -56,6 +56,9 @@ IndexArrays = struct("IndexArrays", ("rows", i64), ("entries", i64), ("block", i
                      *((name, c.c_void_p) for name in ("row", "begin", "count", "blocks", "members", "full",
                                                        "span_begin", "spans")))
 Output = struct("Output", ("out", T), ("lse", T))
+InputGradients = struct("InputGradients", ("d_q", T), ("d_k", T), ("d_v", T))
+BackwardStep = struct("BackwardStep", ("problem", P(Problem)), ("plan", c.c_void_p), ("lse", T), ("out", T),
+                      ("gradients", P(InputGradients)), ("workspace", c.c_void_p), ("workspace_bytes", u64))
 Step = struct("Step", ("problem", P(Problem)), ("bundles", c.c_void_p), ("plan", c.c_void_p),
               ("schedule", c.c_void_p), ("output", P(Output)), ("workspace", c.c_void_p), ("workspace_bytes", u64))
 
@@ -141,6 +144,10 @@ class Planned:
     def run(self, context):
         self.library.call("tamis_run", c.byref(self.step), context, None)
 
+    def backward(self, lse, out, gradients):
+        """Gradients of the same problem, over its index set; all arguments are CTensors, gradients (d_q, d_k, d_v)."""
+        return PlannedBackward(self, lse, out, gradients)
+
     def reference(self):
         """The float64 result, [total_q, Hq, Dv], flat."""
         out = self.output.out.contents
@@ -148,3 +155,23 @@ class Planned:
         values = (f64 * count)()
         self.library.call("tamis_reference_forward", c.byref(self.problem), values, i64(count), None, i64(0))
         return values
+
+
+class PlannedBackward:
+    """The backward of a Planned, with d_out among its problem's gradients."""
+
+    def __init__(self, forward, lse, out, gradients):
+        self.library, self.forward = forward.library, forward
+        self.plan = self.library.made("backward_plan")
+        self.library.call("tamis_plan_backward", c.byref(forward.problem), forward.index, None, self.plan)
+        self.gradients = InputGradients(**dict(zip(("d_q", "d_k", "d_v"), map(c.pointer, gradients))))
+        bytes_needed = i64()
+        self.library.call("tamis_backward_workspace_bytes", self.plan, c.byref(self.gradients), c.byref(bytes_needed))
+        self.workspace = c.create_string_buffer(bytes_needed.value + 64)
+        self.step = BackwardStep(problem=c.pointer(forward.problem), plan=self.plan, lse=c.pointer(lse),
+                                 out=c.pointer(out), gradients=c.pointer(self.gradients),
+                                 workspace=(c.addressof(self.workspace) + 63) // 64 * 64,
+                                 workspace_bytes=bytes_needed.value)
+
+    def run(self, context):
+        self.library.call("tamis_run_backward", c.byref(self.step), context, None)

@@ -25,6 +25,7 @@ void add_run(CLI::App& app, int* exit);
 void add_explain(CLI::App& app, int* exit);
 void add_bench(CLI::App& app, int* exit);
 void add_compare(CLI::App& app, int* exit);
+void add_quantize(CLI::App& app, int* exit);
 void add_tiers(CLI::App& app, int* exit);
 void add_kernels(CLI::App& app, int* exit);
 void add_version(CLI::App& app, int* exit);

@@ -45,7 +45,7 @@ bool runs_here(const Kernel& k) {
   if (k.backend == Backend::kReference) return true;
   if (k.backend == Backend::kCuda) return cuda_devices().ok();
   for (const std::string& isa : cpu_isas())
-    if (k.name == "cpu_" + isa) return true;
+    if (k.name == "cpu_" + isa || k.name == "cpu_" + isa + "_backward") return true;
   return false;
 }
 
@@ -62,9 +62,9 @@ int list_kernels(bool json) {
     fmt::print("{}\n", Json{{"kernels", list}, {"cuda", cuda_text()}}.dump(1));
     return kDone;
   }
-  fmt::print("{:<20}{:<10}{:<11}{:<6}{}\n", "kernel", "op", "backend", "here", "note");
+  fmt::print("{:<25}{:<10}{:<11}{:<6}{}\n", "kernel", "op", "backend", "here", "note");
   for (const Kernel& k : kernels())
-    fmt::print("{:<20}{:<10}{:<11}{:<6}{}\n", k.name, op_name(k.op), backend_name(k.backend),
+    fmt::print("{:<25}{:<10}{:<11}{:<6}{}\n", k.name, op_name(k.op), backend_name(k.backend),
                runs_here(k) ? "yes" : "no", k.note);
   fmt::print("cuda: {}\n", cuda_text());
   return kDone;

@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   int exit = kDone;
   add_run(app, &exit);
   add_explain(app, &exit);
+  add_quantize(app, &exit);
   add_tiers(app, &exit);
   add_kernels(app, &exit);
   add_bench(app, &exit);

@@ -102,6 +102,12 @@ Status run_case(const RunOptions& options, RunReport* report) {
     if (!full.ok()) return full.status();
     report->full = std::move(*full);
   }
+  if (!options.original.empty()) {
+    progress("float64 reference, twice");
+    Result<AccuracySplit> split = compare_with_original(options.original, p, *shape, report->computed.out);
+    if (!split.ok()) return split.status();
+    report->split = *split;
+  }
   return write_files(options, p, *report, *sets);
 }
 
@@ -148,6 +154,8 @@ void add_run(CLI::App& app, int* exit) {
       ->needs(out);
   c->add_flag("--check", o->check, "Compare with the float64 reference");
   c->add_flag("--compare-full", o->compare_full, "Compare with full attention: error and kept softmax mass");
+  c->add_option("--original", o->original,
+                "The case before quantization: tell kernel and format error apart");
   c->add_flag("--json", o->json, "One JSON object instead of a table");
   c->callback([o, exit] { *exit = run(*o); });
 }

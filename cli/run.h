@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli.h"
+#include "tamis/accuracy.h"
 #include "tamis/attention.h"
 #include "tamis/backward.h"
 #include "tamis/device.h"
@@ -16,7 +17,7 @@
 namespace tamis::cli {
 
 struct RunOptions {
-  std::string file, out, map;
+  std::string file, out, map, original;
   std::string backend = "auto", path = "auto", fallback = "allow", isa;
   int32_t block = 0, splits = 0, threads = 0, repeat = 1;  // 0: the plan chooses
   bool backward = false, dump_index = false, check = false, compare_full = false, json = false;
@@ -46,7 +47,7 @@ struct Computed {
   std::vector<float> out{}, lse{};
   std::optional<GradientValues> gradients{};  // with --backward
   CandidateCounts candidates{};
-  int64_t empty_rows = 0;
+  int64_t empty_rows = 0, stale_rows = 0;
   std::string path{}, reason{};
   int64_t block = 0, tiles = 0, columns = 0;  // columns: K/V rows brought in, over KV heads
   int64_t splits = 1, workspace_bytes = 0, tasks = 0;
@@ -85,9 +86,16 @@ struct RunReport {
   std::optional<Error> check;  // of out
   std::optional<GradientErrors> check_gradients;
   std::optional<FullComparison> full;
+  std::optional<AccuracySplit> split;
 };
 
 inline constexpr int64_t kReportTile = 64;
+
+// --original: the split of the error against the case that was quantized; run_original.cpp.
+Result<AccuracySplit> compare_with_original(const std::string& file, const Problem& problem,
+                                            const Shape& shape, const std::vector<float>& out);
+void add_split(const AccuracySplit& split, Json* report);
+std::string split_text(const AccuracySplit& split);
 
 Json report_json(const RunReport& report);
 std::string report_text(const RunReport& report, const RunOptions& options);

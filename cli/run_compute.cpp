@@ -165,6 +165,7 @@ Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions&
   for (int64_t i = 0; i < s.total_q; ++i)  // counted per index head, as the contract does
     for (int64_t g = 0; g < s.index_heads; ++g)
       c.empty_rows += c.lse[i * s.q_heads + g * (s.q_heads / s.index_heads)] == -INFINITY;
+  c.stale_rows = r.counters.stale_rows;
   c.path = path_name(r.path);
   c.reason = r.reason;
   c.block = r.block;

@@ -73,7 +73,7 @@ Json report_json(const RunReport& r) {
       {"bytes", {{"logical", b.logical}, {"loaded", loaded_bytes(r)}, {"dense", b.dense}}},
       {"splits", c.splits},
       {"workspace_bytes", c.workspace_bytes},
-      {"stale_rows", 0},
+      {"stale_rows", c.stale_rows},
       {"tasks", c.tasks},
       {"task_blocks", {{"p50", c.task_blocks.p50}, {"p95", c.task_blocks.p95}, {"max", c.task_blocks.max}}},
       {"time_us",
@@ -97,6 +97,7 @@ Json report_json(const RunReport& r) {
                    {"max_rel_error", r.full->error.relative},
                    {"total_us", r.full->total_us},
                    {"kept_mass", {{"mean", r.full->mass.mean}, {"min", r.full->mass.min}}}};
+  if (r.split) add_split(*r.split, &out);
   return out;
 }
 
@@ -148,6 +149,7 @@ std::string report_text(const RunReport& r, const RunOptions& options) {
                                   {"d_k", &r.check_gradients->d_k},
                                   {"d_v", &r.check_gradients->d_v}})
       out += line("", fmt::format("{}: {}", name, error_text(*e)));
+  if (r.split) out += split_text(*r.split);
   if (!options.out.empty()) out += line("result", options.out);
   if (!options.map.empty()) out += line("map", options.map);
   return out;

@@ -41,10 +41,39 @@ class Context {
   std::string isa_;
 };
 
-// Where results go. Dense or strided in any way; out f32, f16 or bf16; lse f32 or absent.
+// What happens to a row of O between softmax and memory, in this order: O * scale * gate, then the cast to
+// out's dtype or the code of it. Done once, in f32, on the finished row after all of its splits were merged;
+// LSE stays what it is (docs/epilogues.md).
+//
+// A gate of 0 gives exactly 0, where O is NaN too; an empty row stays 0 whatever scale and gate are.
+struct Epilogue {
+  float scale = 1;    // finite
+  TensorView gate{};  // [total_q, Hq] f32, optional
+  // Quantized write-back, for out in i8 or fp8: out holds codes, and code * scale is the result. At most one:
+  TensorView static_scale{};      // [] or [Hq] f32, finite and above 0: values beyond it saturate
+  MutableTensorView out_scale{};  // [total_q, Hq] f32, written: the scale of each row, by its largest value
+};
+
+// Which slot each request's results belong to. All three or none.
+//
+// A row of out, lse and out_scale is written only if, read once right before its store, the live generation
+// of its request's slot is the one the request was admitted with; else the row keeps the bytes it held and is
+// counted in RunCounters::stale_rows. So a bump that happens before a run keeps all of its rows out, and one
+// during a run all that are not being stored at that moment: at most one row a thread. Who reuses the rows of
+// a slot bumps first and writes when the run that was going on has returned (docs/epilogues.md).
+struct SlotView {
+  TensorView slot{};             // [B] i32; -1: none, always written
+  TensorView generation{};       // [B] u32: the slot's when the request was admitted
+  TensorView live_generation{};  // [slots] u32; other threads may change it during the run, atomically
+};
+
+// Where results go. Dense or strided in any way; lse f32 or absent. Out f32, f16, bf16, or fp8, which
+// saturates; with a scale of the epilogue's i8 or fp8 codes.
 struct OutView {
   MutableTensorView out{};  // [total_q, Hq, Dv]
   MutableTensorView lse{};  // [total_q, Hq]
+  Epilogue epilogue{};
+  SlotView slots{};
 };
 
 // Counts of one run. The caller's; nothing is kept by the library.
@@ -54,6 +83,8 @@ struct RunCounters {
   // Times a query row was summed over its own tokens only, per tile, because another row's V was not finite.
   int64_t rows_redone = 0;
   int64_t empty_rows = 0;  // (query, query head) with an empty set
+  int64_t stale_rows = 0;  // (query, query head) not written because their slot was reused
+  int64_t saturated = 0;   // values of an i8 or fp8 out beyond its range, or NaN lost to i8
   double attention_us = 0, merge_us = 0;
 };
 
@@ -92,8 +123,8 @@ struct ForwardReport {
 Status forward(const Problem& problem, const ForwardOptions& options, const OutView& out, Context& context,
                ForwardReport* report = nullptr, IndexSet* index = nullptr);
 
-// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512", "avx2",
-// "plain".
+// The instruction sets the CPU kernels were built for and this machine has, widest first: "avx512bf16",
+// "avx512", "avx2", "plain".
 std::vector<std::string> cpu_isas();
 
 }  // namespace tamis

@@ -36,7 +36,7 @@ struct BackwardOptions {
   BundleOptions bundle{};
   // Weights and score gradients of so many bytes are kept between the pass over queries and the pass over
   // keys. Bounds the workspace; another value gives another order of sums.
-  int64_t slab_bytes = int64_t{32} << 20;
+  int64_t slab_bytes = int64_t{16} << 20;
 };
 
 struct BackwardCounters {

@@ -17,7 +17,7 @@ TAMIS_API void tamis_backward_plan_destroy(tamis_backward_plan* plan);
 typedef struct tamis_backward_options {
   uint64_t struct_size;
   const tamis_bundle_options* bundle; /* or NULL */
-  int64_t slab_bytes; /* of weights and score gradients kept between the passes; 32 MiB after init */
+  int64_t slab_bytes; /* of weights and score gradients kept between the passes; 16 MiB after init */
 } tamis_backward_options;
 
 TAMIS_API void tamis_backward_options_init_sized(tamis_backward_options* options, uint64_t size);

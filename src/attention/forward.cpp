@@ -1,6 +1,7 @@
 // forward(): normalize -> bundle -> plan -> schedule -> run. Nothing else.
 #include <chrono>
 
+#include "attention/check_out.h"
 #include "core/checks.h"
 #include "kernels/cpu/run.h"
 #include "tamis/attention.h"
@@ -79,7 +80,9 @@ Status forward_unguarded(const Problem& problem, const ForwardOptions& options, 
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
   if (shape->index_only) return invalid("q", "tensor is missing, an index-only problem has no values");
-  TAMIS_RETURN_IF_ERROR(cpu::supports(problem, *shape));  // arguments are judged before candidates
+  // Arguments are judged before candidates.
+  TAMIS_RETURN_IF_ERROR(check_out(out, *shape));
+  TAMIS_RETURN_IF_ERROR(cpu::supports(problem, *shape));
   Result<Prepared> prepared = prepare(problem, options);
   if (!prepared.ok()) return prepared.status();
   Prepared& p = *prepared;

@@ -1,5 +1,6 @@
 // run(): checks that everything belongs together, then hands the step to the backend.
 #include "kernels/cpu/run.h"
+#include "attention/check_out.h"
 #include "core/checks.h"
 #include "core/pool.h"
 #include "core/source.h"
@@ -7,22 +8,6 @@
 
 namespace tamis {
 namespace {
-
-Status check_out(const OutView& out, const Shape& s) {
-  const MutableTensorView &o = out.out, &lse = out.lse;
-  if (!o.present()) return invalid("out", "tensor is missing");
-  if (o.data == nullptr && o.elements() > 0) return invalid("out", "has elements but no memory");
-  if (o.dtype != DType::kF32 && o.dtype != DType::kF16 && o.dtype != DType::kBF16)
-    return invalid("out", "dtype ", dtype_name(o.dtype), " is not one of F32 F16 BF16");
-  if (o.rank != 3 || o.shape[0] != s.total_q || o.shape[1] != s.q_heads || o.shape[2] != s.v_head_dim)
-    return invalid("out", "shape is not [", s.total_q, ",", s.q_heads, ",", s.v_head_dim, "]");
-  if (!lse.present()) return {};
-  if (lse.data == nullptr && lse.elements() > 0) return invalid("lse", "has elements but no memory");
-  if (lse.dtype != DType::kF32) return invalid("lse", "dtype ", dtype_name(lse.dtype), " is not F32");
-  if (lse.rank != 2 || lse.shape[0] != s.total_q || lse.shape[1] != s.q_heads)
-    return invalid("lse", "shape is not [", s.total_q, ",", s.q_heads, "]");
-  return {};
-}
 
 Status check_stamps(const Plan& plan, const Problem& problem, const Shape& shape, const BundleView& bundles,
                     const Schedule& schedule) {

@@ -96,6 +96,9 @@ Status read_index_only(const tamis_index_only* from, IndexOnly* to) {
 Status read_tensor(const char* name, const tamis_tensor& from, bool read, MutableTensorView* to) {
   return read_view(name, from, read, to);
 }
+Status read_tensor(const char* name, const tamis_tensor& from, bool read, TensorView* to) {
+  return read_view(name, from, read, to);
+}
 
 Status read_problem(const tamis_problem* from, Reads reads, Problem* to) {
   tamis_problem c = write_options({});

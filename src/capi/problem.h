@@ -13,8 +13,9 @@ enum class Reads { kShapes, kLists, kValues, kGradients };
 // the call would read; the rest is describe()'s to judge.
 Status read_problem(const tamis_problem* from, Reads reads, Problem* to);
 
-// For results, where there is nothing else to ask.
+// For what is no part of a problem: results, and what they are written by.
 Status read_tensor(const char* name, const tamis_tensor& from, bool read, MutableTensorView* to);
+Status read_tensor(const char* name, const tamis_tensor& from, bool read, TensorView* to);
 
 // The options alone; tensors and index_only are absent.
 tamis_problem write_options(const Problem& from);

@@ -1,20 +1,13 @@
 // Contexts, run and forward.
 #include "capi/handles.h"
 #include "capi/options.h"
+#include "capi/output.h"
 #include "capi/problem.h"
 #include "capi/structs.h"
 #include "capi/summaries.h"
 
 namespace tamis::capi {
 namespace {
-
-Status read_output(const tamis_output* from, OutView* to) {
-  tamis_output o{};
-  TAMIS_RETURN_IF_ERROR(read_struct("output", from, &o));
-  if (o.out != nullptr) TAMIS_RETURN_IF_ERROR(read_tensor("out", *o.out, true, &to->out));
-  if (o.lse != nullptr) TAMIS_RETURN_IF_ERROR(read_tensor("lse", *o.lse, true, &to->lse));
-  return {};
-}
 
 Status read_counters(const tamis_run_counters* from, RunCounters* to) {
   if (from == nullptr) return {};
@@ -25,6 +18,8 @@ Status read_counters(const tamis_run_counters* from, RunCounters* to) {
          .tokens_loaded = c.tokens_loaded,
          .rows_redone = c.rows_redone,
          .empty_rows = c.empty_rows,
+         .stale_rows = c.stale_rows,
+         .saturated = c.saturated,
          .attention_us = c.attention_us,
          .merge_us = c.merge_us};
   return {};
@@ -39,7 +34,9 @@ void write_counters(const RunCounters& from, tamis_run_counters* to) {
                                     .rows_redone = from.rows_redone,
                                     .empty_rows = from.empty_rows,
                                     .attention_us = from.attention_us,
-                                    .merge_us = from.merge_us},
+                                    .merge_us = from.merge_us,
+                                    .stale_rows = from.stale_rows,
+                                    .saturated = from.saturated},
                                    to);
 }
 
@@ -49,6 +46,8 @@ void add(const RunCounters& from, RunCounters* to) {
   to->tokens_loaded += from.tokens_loaded;
   to->rows_redone += from.rows_redone;
   to->empty_rows += from.empty_rows;
+  to->stale_rows += from.stale_rows;
+  to->saturated += from.saturated;
   to->attention_us += from.attention_us;
   to->merge_us += from.merge_us;
 }

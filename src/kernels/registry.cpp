@@ -27,9 +27,9 @@ constexpr Kernel kReferenceKernels[] = {
 
 constexpr int64_t kMostHeadDim = cpu::kMaxHeadDim;
 
-constexpr Kernel cpu_kernel(const char* name, const char* note) {
+constexpr Kernel cpu_kernel(const char* name, Op op, const char* note) {
   return {.name = name,
-          .op = Op::kForward,
+          .op = op,
           .backend = Backend::kCpu,
           .limits = {.dtypes = {DType::kF32, DType::kF16, DType::kBF16},
                      .head_dims = {1, kMostHeadDim},
@@ -41,10 +41,17 @@ constexpr Kernel cpu_kernel(const char* name, const char* note) {
 
 // Every row is listed in every build; which instruction sets the machine has is asked when a Context is made.
 constexpr Kernel kCpuKernels[] = {
-    cpu_kernel("cpu_avx512bf16", "the same, and products of bf16 pairs where q, k and v are bf16"),
-    cpu_kernel("cpu_avx512", "16 floats a vector; float32 accumulation; any page size, layout and strides"),
-    cpu_kernel("cpu_avx2", "8 floats a vector; the same source"),
-    cpu_kernel("cpu_plain", "4 floats a vector, no extension needed; the same source"),
+    cpu_kernel("cpu_avx512bf16", Op::kForward,
+               "as cpu_avx512, with products of bf16 pairs where all is bf16"),
+    cpu_kernel("cpu_avx512", Op::kForward,
+               "16 floats a vector; float32 accumulation; any page size, layout and strides"),
+    cpu_kernel("cpu_avx2", Op::kForward, "8 floats a vector; the same source"),
+    cpu_kernel("cpu_plain", Op::kForward, "4 floats a vector, no extension needed; the same source"),
+    cpu_kernel("cpu_avx512bf16_backward", Op::kBackward,
+               "gradients, with products of bf16 pairs where all is bf16"),
+    cpu_kernel("cpu_avx512_backward", Op::kBackward, "gradients; bitwise equal for any number of threads"),
+    cpu_kernel("cpu_avx2_backward", Op::kBackward, "the same source"),
+    cpu_kernel("cpu_plain_backward", Op::kBackward, "the same source"),
 };
 
 // The CUDA rows live in another translation unit, one of two; joined on first use.

@@ -35,7 +35,7 @@ std::vector<double> numbers_of(const io::TensorFile& file, const std::string& na
 class BackwardCases : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    for (const std::string& isa : cpu_isas())
+    for (const std::string& isa : tested_isas())
       for (const int threads : {1, 2}) {
         contexts_.emplace_back(threads);
         ASSERT_TRUE(contexts_.back().use_isa(isa).ok());

@@ -27,7 +27,7 @@ template <class F>
 void everywhere(const Problem& p, const F& f) {
   const reference::Answer a = answer(p);
   const Saved saved(p, a.output);
-  for (const std::string& isa : cpu_isas()) {
+  for (const std::string& isa : tested_isas()) {
     Context context(2);
     ASSERT_TRUE(context.use_isa(isa).ok());
     for (const int32_t block : {0, 16, 128})
@@ -235,7 +235,7 @@ TEST(FaultG8OnCpu, DropoutBelongsToTheEdge) {
     const reference::Answer want = answer(first.problem);
     std::vector<double> kept(kv), lse = want.output.lse;
     for (size_t i = 0; i < want.output.out.size(); ++i) kept[i % kv] += want.output.out[i];
-    for (const std::string& isa : cpu_isas())
+    for (const std::string& isa : tested_isas())
       for (const int threads : {1, 3}) {
         Context context(threads);
         ASSERT_TRUE(context.use_isa(isa).ok());

@@ -67,7 +67,7 @@ class Poison : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Each, Poison, ::testing::ValuesIn(cpu_isas()),
+INSTANTIATE_TEST_SUITE_P(Each, Poison, ::testing::ValuesIn(tested_isas()),
                          [](const auto& isa) { return isa.param; });
 
 TEST_P(Poison, ARowOfQ) {

@@ -127,9 +127,14 @@ struct Judge {
   std::array<double, 3> measure() const {
     std::array<double, 3> error{};
     Gross gross;
-    for (const bool round_first : {false, true}) {
+    for (const auto& [round_first, round_scores] : {std::pair{false, RoundScores::kNot},
+                                                    {false, RoundScores::kWithScale},
+                                                    {false, RoundScores::kWithoutScale},
+                                                    {true, RoundScores::kWithScale},
+                                                    {true, RoundScores::kWithoutScale}}) {
+      const bool first = round_scores == RoundScores::kNot;
       const reference::Gradients plain = plain_gradients(p, answer.sets, answer.output, out_dtype,
-                                                         round_first, round_first ? nullptr : &gross);
+                                                         round_first, round_scores, first ? &gross : nullptr);
       for (size_t part = 0; part < 3; ++part)
         for (size_t i = 0; i < (want.*kParts[part]).size(); ++i)
           if (std::isfinite((want.*kParts[part])[i]))

@@ -17,7 +17,7 @@ class Backward : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Each, Backward, ::testing::ValuesIn(cpu_isas()),
+INSTANTIATE_TEST_SUITE_P(Each, Backward, ::testing::ValuesIn(tested_isas()),
                          [](const auto& isa) { return isa.param; });
 
 TestProblem small_problem(uint64_t seed = 2) {

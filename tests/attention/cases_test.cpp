@@ -94,7 +94,7 @@ class Cases : public ::testing::TestWithParam<std::string> {
  protected:
   // Contexts of one and two threads for each instruction set.
   void SetUp() override {
-    for (const std::string& isa : cpu_isas())
+    for (const std::string& isa : tested_isas())
       for (const int threads : {1, 2}) {
         contexts_.emplace_back(threads);
         ASSERT_TRUE(contexts_.back().use_isa(isa).ok());

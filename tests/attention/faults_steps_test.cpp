@@ -32,7 +32,7 @@ TEST(FaultC1, PagesBeyondTwoToThe31AreTheirOwn) {
   for (int64_t i = 0; i < 3; ++i)
     for (int64_t h = 0; h < 8; ++h)
       t.put_v(two31 / 1024 - 1 + i, h, 127, static_cast<double>(10 * (i + 1) + h));
-  for (const std::string& isa : cpu_isas()) {
+  for (const std::string& isa : tested_isas()) {
     Context context(1);
     ASSERT_TRUE(context.use_isa(isa).ok());
     for (int64_t i = 0; i < 3; ++i) {

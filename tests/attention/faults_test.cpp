@@ -292,7 +292,7 @@ TEST_P(Fault, IsNotOurs) {
   const Result<reference::Answer> want = reference::forward(t.problem);
   ASSERT_EQ(want.status().code(), entry.code) << want.status().message();
   const Tolerance tolerance = want.ok() ? tolerance_of(t.problem, *want) : Tolerance{0, 0};
-  for (const std::string& isa : cpu_isas()) {
+  for (const std::string& isa : tested_isas()) {
     Context context(2);
     ASSERT_TRUE(context.use_isa(isa).ok());
     for (const Path path : {Path::kDirect, Path::kDense})

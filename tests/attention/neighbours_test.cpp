@@ -51,7 +51,7 @@ void check_poison(TestProblem& t, const reference::Sets& sets, const ForwardOpti
 
 TEST(Neighbours, PoisonReachesWhoSelectedItAndNobodyElse) {
   std::vector<Context> contexts;
-  for (const std::string& isa : cpu_isas()) {
+  for (const std::string& isa : tested_isas()) {
     contexts.emplace_back(1);
     ASSERT_TRUE(contexts.back().use_isa(isa).ok());
   }
@@ -88,7 +88,7 @@ TEST(Neighbours, EachWayOfJoiningRowsKeepsThemApart) {
       {"query blocks in one bundle", 1, 1, {{1, 5}, {1, 2}, {0, 5, 3}, {3}}, BundlePolicy::kNeighbours},
       {"the causal diagonal of a query block", 1, 4, {{0, 1, 2, 3, 4, 5, 6}}, BundlePolicy::kRows},
   };
-  for (const std::string& isa : cpu_isas())
+  for (const std::string& isa : tested_isas())
     for (const Joined& way : ways)
       for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
         for (const double value : {kNaN, kInf, -kInf})

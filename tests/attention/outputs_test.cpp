@@ -193,7 +193,7 @@ TEST(Inputs, PlacementChangesNoBit) {
 // Each of q, K and V ends at a page that must not be read: a vector load that reaches past the last row ends
 // the test.
 TEST(Inputs, NothingIsReadBehindTheLastElement) {
-  for (const std::string& isa : cpu_isas()) {
+  for (const std::string& isa : tested_isas()) {
     Context context(1);
     ASSERT_TRUE(context.use_isa(isa).ok());
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})

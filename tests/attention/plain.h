@@ -32,8 +32,8 @@ class Plain {
   // One query and head: its tokens, and their scores after everything section 5 does to them.
   struct Row {
     int64_t query, head, kv_head, request, position, begin, count;
-    std::vector<float> score, slope;  // slope: of the soft cap
-    std::vector<float> keep;          // 0 or 1 / (1 - p)
+    std::vector<float> score, slope, cap;  // derivatives: of the score by the dot product, of the soft cap
+    std::vector<float> keep;               // 0 or 1 / (1 - p)
   };
 
   template <class F>
@@ -55,6 +55,7 @@ class Plain {
                 .count = sets_.indptr[set + 1] - sets_.indptr[set],
                 .score = {},
                 .slope = {},
+                .cap = {},
                 .keep = {}};
         if (row.count == 0) continue;
         score(&row);
@@ -132,13 +133,14 @@ class Plain {
     const float scale = static_cast<float>(s_.scale), cap = static_cast<float>(p_.score.softcap);
     for (int64_t j = 0; j < row->count; ++j) {
       const int64_t token = sets_.tokens[row->begin + j];
-      float x = 0, slope = scale;
+      float x = 0, slope = scale, of_cap = 1;
       for (int64_t d = 0; d < s_.head_dim; ++d) x += q(*row, d) * k(*row, j, d);
       x *= scale;
       if (cap > 0) {
         const float t = std::tanh(x / cap);
         x = cap * t;
-        slope *= 1 - t * t;
+        of_cap = 1 - t * t;
+        slope *= of_cap;
       }
       if (p_.score.alibi_slopes.present())
         x -= p_.score.alibi_slopes.at<float>({row->head}) *
@@ -148,6 +150,7 @@ class Plain {
           dropout.p == 0 || reference::keeps(dropout, row->request, row->head, row->position, token);
       row->score.push_back(x);
       row->slope.push_back(slope);
+      row->cap.push_back(of_cap);
       row->keep.push_back(kept ? static_cast<float>(1 / (1 - dropout.p)) : 0);
     }
   }
@@ -191,11 +194,16 @@ struct Gross {
   std::vector<float> d_q, d_k, d_v;
 };
 
-// Gradients over what the forward saved. Weights and score gradients are rounded to the dtype before they
-// multiply; of the weights inside the score gradients, the rounded ones or the others.
+// What of the score gradients is rounded to the dtype: nothing, the gradient of the dot product, or that of
+// the score, which leaves the scale for later. A rounding can also undo an error, of a saved output that is
+// not exact, say; so none of them alone is a yardstick.
+enum class RoundScores { kNot, kWithScale, kWithoutScale };
+
+// Gradients over what the forward saved. Weights are rounded to the dtype before they multiply; of the
+// weights inside the score gradients, the rounded ones or the others.
 inline reference::Gradients plain_gradients(const Problem& p, const reference::Sets& sets,
                                             const reference::Output& saved, DType out_dtype, bool round_first,
-                                            Gross* gross = nullptr) {
+                                            RoundScores round_scores, Gross* gross = nullptr) {
   const Plain plain(p, sets);
   const Shape& s = plain.shape();
   const DType dtype = p.query.q.dtype;
@@ -224,7 +232,11 @@ inline reference::Gradients plain_gradients(const Problem& p, const reference::S
         d_v[to_v + d] += weight * plain.d_out(row, d);
       }
       const float p_of_ds = round_first ? rounded(exact, dtype) : exact;
-      const float d_dot = rounded(p_of_ds * (d_weight * row.keep[j] - delta) * row.slope[j], dtype);
+      const float d_score = p_of_ds * (d_weight * row.keep[j] - delta), scale = static_cast<float>(s.scale);
+      const float d_dot = round_scores == RoundScores::kNot ? d_score * row.slope[j]
+                          : round_scores == RoundScores::kWithScale
+                              ? rounded(d_score * row.slope[j], dtype)
+                              : rounded(d_score * row.cap[j], dtype) * scale;
       for (int64_t d = 0; d < s.head_dim; ++d) {
         d_q[at * s.head_dim + d] += d_dot * plain.k(row, j, d);
         d_k[to_k + d] += d_dot * plain.q(row, d);

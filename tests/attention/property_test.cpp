@@ -49,7 +49,7 @@ TEST_P(Property, TheReferenceAgrees) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, Property, ::testing::ValuesIn(cpu_isas()),
+INSTANTIATE_TEST_SUITE_P(Each, Property, ::testing::ValuesIn(tested_isas()),
                          [](const auto& isa) { return isa.param; });
 
 // Sets of more than a thousand tokens, hundreds of query rows: chunks, many tiles, many parts.

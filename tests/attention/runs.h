@@ -19,6 +19,22 @@
 
 namespace tamis::testing {
 
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool kSanitized = __has_feature(address_sanitizer);
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// The instruction sets a test goes through. Sanitized code is slow, and all are one source: there the widest
+// and the plain one stand for the others.
+inline std::vector<std::string> tested_isas() {
+  const std::vector<std::string> all = cpu_isas();
+  if (!kSanitized || all.size() < 3) return all;
+  return {all.front(), all.back()};
+}
+
 // What an output array is full of before it is written: NaN between canaries, or -0.0 everywhere, which shows
 // an addition of +0.0 too.
 enum class Before { kPoison, kMinusZero };

@@ -28,6 +28,8 @@ inline int32_t number_of(DType dtype) {
       return TAMIS_I32;
     case DType::kU64:
       return TAMIS_U64;
+    case DType::kU32:
+      return TAMIS_U32;
     case DType::kI8:
       return TAMIS_I8;
     case DType::kU8:
@@ -175,7 +177,7 @@ struct Results {
     const int64_t out_shape[] = {total_q, heads, dim}, lse_shape[] = {total_q, heads};
     out_tensor = tamis_dense(out.data(), TAMIS_F32, 3, out_shape);
     lse_tensor = tamis_dense(lse.data(), TAMIS_F32, 2, lse_shape);
-    output = {sizeof output, &out_tensor, &lse_tensor};
+    output = {sizeof output, &out_tensor, &lse_tensor, nullptr, nullptr};
   }
   Results(const Results&) = delete;
 

@@ -15,6 +15,7 @@ int tamis_header_compiles_as_c(void) {
   tamis_bundle_options bundle;
   tamis_plan_options plan;
   tamis_explain_options explain;
+  tamis_epilogue epilogue;
   tamis_code code = TAMIS_OK;
   tamis_error_init(&error, message, sizeof message);
   tamis_problem_init(&problem);
@@ -22,13 +23,15 @@ int tamis_header_compiles_as_c(void) {
   tamis_bundle_options_init(&bundle);
   tamis_plan_options_init(&plan);
   tamis_explain_options_init(&explain);
+  tamis_epilogue_init(&epilogue);
   if (t.stride[0] != 3 || t.stride[1] != 1 || t.data != (const void*)data) return -1;
   if (problem.mask.causal != 1 || problem.candidates.unit != 1 || problem.candidates.query_block != 1 ||
       problem.candidates.index_heads != 1 || problem.candidates.form != TAMIS_FORM_NONE ||
       problem.score.has_scale != 0 || problem.query.q || problem.index_only)
     return -2;
   if (normalize.block != 0 || bundle.neighbours != 4 || plan.backend != TAMIS_CPU ||
-      plan.workspace_budget != -1 || explain.tile != 64 || explain.splits != 1)
+      plan.workspace_budget != -1 || epilogue.scale != 1 || epilogue.gate || epilogue.out_scale ||
+      explain.tile != 64 || explain.splits != 1)
     return -3;
   if (error.struct_size != sizeof error || problem.struct_size != sizeof problem) return -4;
   return code == TAMIS_OK ? tamis_abi_version() : -1;

@@ -19,6 +19,14 @@ struct Everything {
     tamis_bundle_options_init(&bundle);
     tamis_plan_options_init(&plan);
     tamis_explain_options_init(&explain);
+    tamis_epilogue_init(&epilogue);
+    const int64_t one[] = {3};
+    slot_tensor = tamis_dense(slot, TAMIS_I32, 1, one);
+    generation_tensor = tamis_dense(generation, TAMIS_U32, 1, one);
+    slots.slot = &slot_tensor;
+    slots.generation = slots.live_generation = &generation_tensor;
+    results.output.epilogue = &epilogue;
+    results.output.slots = &slots;
     report.index = &index;
     report.bundles = &bundles;
     report.schedule = &schedule;
@@ -39,6 +47,11 @@ struct Everything {
   tamis_bundle_options bundle;
   tamis_plan_options plan;
   tamis_explain_options explain;
+  tamis_epilogue epilogue;
+  tamis_slots slots = sized<tamis_slots>();
+  const int32_t slot[3] = {0, 1, 2};
+  const uint32_t generation[3] = {4, 5, 6};
+  tamis_tensor slot_tensor, generation_tensor;
   tamis_forward_options options{sizeof options, &normalize, &bundle, &plan};
   tamis_shape shape = sized<tamis_shape>();
   tamis_index_arrays arrays = sized<tamis_index_arrays>();
@@ -102,6 +115,10 @@ std::vector<Sized> all_structs() {
       {"step", [](E& e) -> uint64_t& { return e.step.struct_size; }, run},
       {"output", [](E& e) -> uint64_t& { return e.results.output.struct_size; }, run},
       {"output", [](E& e) -> uint64_t& { return e.results.output.struct_size; }, forward},
+      {"epilogue", [](E& e) -> uint64_t& { return e.epilogue.struct_size; }, run},
+      {"slots", [](E& e) -> uint64_t& { return e.slots.struct_size; }, forward},
+      {"slot", [](E& e) -> uint64_t& { return e.slot_tensor.struct_size; }, forward},
+      {"generation", [](E& e) -> uint64_t& { return e.generation_tensor.struct_size; }, run},
       {"out", [](E& e) -> uint64_t& { return e.results.out_tensor.struct_size; }, forward},
       {"lse", [](E& e) -> uint64_t& { return e.results.lse_tensor.struct_size; }, run},
       {"counters", [](E& e) -> uint64_t& { return e.counters.struct_size; }, run},
@@ -153,6 +170,12 @@ TEST(CSizes, SmallerOutputsAreWrittenOnlyAsFar) {
   EXPECT_GT(e.counters.tasks, 0);
   EXPECT_EQ(e.counters.tiles, -99);
 
+  e.counters.struct_size = offsetof(tamis_run_counters, stale_rows);  // the header before slots
+  e.counters.stale_rows = e.counters.saturated = -99;
+  ASSERT_EQ(tamis_run(&e.step, e.h.context, &e.counters, nullptr), TAMIS_OK);
+  EXPECT_EQ(e.counters.stale_rows, -99);
+  EXPECT_EQ(e.counters.saturated, -99);
+
   e.accounting.struct_size = 8;  // the first header there could be
   e.accounting.rows = -99;
   ASSERT_EQ(tamis_explain(&e.c.problem, nullptr, &e.accounting, nullptr), TAMIS_OK);
@@ -181,6 +204,21 @@ TEST(CSizes, SmallerInputsKeepDefaults) {
   e.plan.struct_size = sizeof e.plan;
   EXPECT_EQ(tamis_plan_make(&e.c.problem, &e.h.capacities, 16, &e.plan, e.h.plan, error),
             TAMIS_INVALID_ARGUMENT);
+
+  // The header before epilogues and slots, and an epilogue that says nothing but its size.
+  e.results.output.struct_size = offsetof(tamis_output, epilogue);
+  e.results.output.epilogue = reinterpret_cast<const tamis_epilogue*>(8);
+  e.results.output.slots = reinterpret_cast<const tamis_slots*>(8);
+  Everything newer;
+  EXPECT_EQ(tamis_run(&newer.step, newer.h.context, nullptr, error), TAMIS_OK) << error.text;
+  newer.step.output = &e.results.output;
+  EXPECT_EQ(tamis_run(&newer.step, newer.h.context, nullptr, error), TAMIS_OK) << error.text;
+  EXPECT_EQ(e.results.out, newer.results.out);
+  newer.epilogue.struct_size = 8;
+  newer.epilogue.scale = 0;
+  newer.step.output = &newer.results.output;
+  EXPECT_EQ(tamis_run(&newer.step, newer.h.context, nullptr, error), TAMIS_OK) << error.text;
+  EXPECT_EQ(newer.results.out, e.results.out) << "the scale stays 1";
 
   e.bundle.struct_size = 8;
   e.bundle.policy = 77;
@@ -267,6 +305,14 @@ TEST(CNull, EveryRequiredArgument) {
   tamis_output no_out = e.results.output;
   no_out.out = nullptr;
   refused(tamis_forward(p, nullptr, &no_out, e.h.context, nullptr, error), "out: tensor is missing");
+  for (const tamis_tensor* tamis_slots::*member :
+       {&tamis_slots::slot, &tamis_slots::generation, &tamis_slots::live_generation}) {
+    tamis_slots slots = e.slots;
+    slots.*member = nullptr;
+    tamis_output output = e.results.output;
+    output.slots = &slots;
+    refused(tamis_forward(p, nullptr, &output, e.h.context, nullptr, error), "is NULL");
+  }
   e.results.out_tensor.data = nullptr;
   refused(tamis_forward(p, nullptr, &e.results.output, e.h.context, nullptr, error), "out: data is NULL");
   refused(tamis_reference_forward(nullptr, nullptr, 0, nullptr, 0, error), "problem: is NULL");

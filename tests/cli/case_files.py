@@ -4,7 +4,8 @@ import json
 import struct
 import sys
 
-CODES = {"F32": "f", "I32": "i", "I64": "q", "U64": "Q", "F64": "d"}
+CODES = {"F32": "f", "I32": "i", "I64": "q", "U64": "Q", "F64": "d", "I8": "b", "U8": "B", "F8_E4M3": "B",
+         "F8_E5M2": "B"}
 
 
 def _little(values):
@@ -25,11 +26,19 @@ def write(path, tensors, metadata):
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
-def read(path):
-    """name -> (shape, flat values)."""
-    blob = path.read_bytes()
+def _header(blob):
     size = struct.unpack_from("<Q", blob)[0]
-    header = json.loads(blob[8:8 + size])
+    return size, json.loads(blob[8:8 + size])
+
+
+def metadata(path):
+    return _header(path.read_bytes())[1].get("__metadata__", {})
+
+
+def read(path):
+    """name -> (shape, flat values); fp8 as codes."""
+    blob = path.read_bytes()
+    size, header = _header(blob)
     header.pop("__metadata__", None)
     out = {}
     for name, entry in header.items():

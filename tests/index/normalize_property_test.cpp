@@ -177,10 +177,11 @@ TEST(NormalizeProperty, RefusesWhatTheReferenceRefusesAndForgetsTheLastStep) {
       RC_ASSERT(reused.stats().gaps == fresh->stats().gaps);
     }
   }));
-  // Of some 400 draws; none of the kinds may die out.
-  EXPECT_GT(refused, 50);
-  EXPECT_GT(pages, 10);
-  EXPECT_GT(served, 50);
+  // None of the kinds may die out, however few problems were asked for.
+  const int64_t drawn = refused + served;
+  EXPECT_GT(refused, drawn / 8);
+  EXPECT_GT(pages, drawn / 40);
+  EXPECT_GT(served, drawn / 8);
 }
 
 }  // namespace

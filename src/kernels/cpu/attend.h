@@ -92,6 +92,8 @@ class Attention {
     if (widen_v) v = widened(a_.v, v, wide_v_, v_stride_, wide_v);
     if (widen_k)
       score_all(Plain<F32>{}, k);
+    else if (a_.q_pairs != nullptr)
+      score_all_pairs(k);
     else
       with_loader(a_.k, [&](auto loader) { score_all(loader, k); });
     for (int r = 0; r < a_.rows; ++r) weights_of(tile, r);
@@ -100,6 +102,8 @@ class Attention {
       for (int r = 0; r < a_.rows; ++r) weigh_selected(tile, r, bad);
     else if (widen_v)
       weigh_all(Plain<F32>{}, v);
+    else if (a_.pair_weights && a_.v.head_dim % (2 * W) == 0)
+      weigh_all_pairs(v);
     else
       with_loader(a_.v, [&](auto loader) { weigh_all(loader, v); });
   }
@@ -129,6 +133,32 @@ class Attention {
       weigh<kRows>(loader, s_ + r * kTile, v, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
     for (; r < a_.rows; ++r, v.next_count = 0)
       weigh<1>(loader, s_ + r * kTile, v, a_.v.head_dim, scale_ + r, a_.o + r * a_.v.head_dim);
+  }
+
+  // Where the instruction set has products of pairs; elsewhere there are no pairs and nobody comes here.
+  void score_all_pairs([[maybe_unused]] Columns k) {
+#if defined(__AVX512BF16__)
+    int r = 0;
+    for (; r + kRows <= a_.rows; r += kRows, k.next_count = 0)
+      pair_scores<kRows>(a_.q_pairs + r * a_.q_pair_stride, a_.q_pair_stride, k, a_.k.head_dim,
+                         s_ + r * kTile);
+    for (; r < a_.rows; ++r, k.next_count = 0)
+      pair_scores<1>(a_.q_pairs + r * a_.q_pair_stride, a_.q_pair_stride, k, a_.k.head_dim, s_ + r * kTile);
+#endif
+  }
+
+  void weigh_all_pairs([[maybe_unused]] Columns v) {
+#if defined(__AVX512BF16__)
+    for (int i = 0; i < a_.rows * kTileVectors; ++i) store_halves(halves_ + i * W, load(s_ + i * W));
+    const uint32_t* pairs = reinterpret_cast<const uint32_t*>(halves_);
+    int r = 0;
+    for (; r + kRows <= a_.rows; r += kRows, v.next_count = 0)
+      weigh_pairs<kRows>(pairs + r * kTile / 2, kTile / 2, v, a_.v.head_dim, scale_ + r,
+                         a_.o + r * a_.v.head_dim);
+    for (; r < a_.rows; ++r, v.next_count = 0)
+      weigh_pairs<1>(pairs + r * kTile / 2, kTile / 2, v, a_.v.head_dim, scale_ + r,
+                     a_.o + r * a_.v.head_dim);
+#endif
   }
 
   // Some V row of wide_v_ is not finite: a row that did not select it must not even multiply it by 0, so it

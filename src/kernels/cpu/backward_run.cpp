@@ -406,6 +406,10 @@ class BackwardRunner {
 
   // --- sums to gradients
 
+  // dQ and dK are summed over scores without their scale. A sum of 0 stays +0, whatever the sign of the
+  // scale.
+  float scaled(float sum) const { return sum * static_cast<float>(s_.shape.scale) + 0.f; }
+
   void finish_queries(int worker, int64_t i) {
     const BackwardItem& item = s_.work.items[i];
     Scratch scratch;
@@ -416,22 +420,23 @@ class BackwardRunner {
       const QueryRow& row = scratch.chunk->rows[r];
       const float* from = dq_ + (item.first_row + r) * q_stride_;
       const int64_t at = row.query * to.stride[0] + row.head * to.stride[1];
-      for (int64_t d = 0; d < s_.shape.head_dim; ++d) store_float(to, at + d * to.stride[2], from[d]);
+      for (int64_t d = 0; d < s_.shape.head_dim; ++d) store_float(to, at + d * to.stride[2], scaled(from[d]));
     }
   }
 
   void finish_keys() {
-    for (const auto& [t, kept_apart, dim] :
-         {std::tuple{&s_.gradients.d_k, s_.layout.key_sums, s_.shape.head_dim},
-          std::tuple{&s_.gradients.d_v, s_.layout.value_sums, s_.shape.v_head_dim}}) {
-      if (sums_in_place(*t)) continue;
-      pool_.for_each(s_.spans.count(), [&, t = t, kept_apart = kept_apart, dim = dim](int, int64_t span) {
-        if (s_.span_place[span] >= 0) finish_span(*t, kept_apart, dim, span);
-      });
-    }
+    pool_.for_each(s_.spans.count(), [&](int, int64_t span) {
+      if (s_.span_place[span] < 0) return;
+      finish_span(s_.gradients.d_k, s_.layout.key_sums, s_.shape.head_dim, span,
+                  [this](float sum) { return scaled(sum); });
+      if (!sums_in_place(s_.gradients.d_v))
+        finish_span(s_.gradients.d_v, s_.layout.value_sums, s_.shape.v_head_dim, span,
+                    [](float sum) { return sum; });
+    });
   }
 
-  void finish_span(const MutableTensorView& t, int64_t kept_apart, int64_t dim, int64_t span) {
+  template <class F>
+  void finish_span(const MutableTensorView& t, int64_t kept_apart, int64_t dim, int64_t span, const F& f) {
     const KvStrides stride = strides_of(t, s_.problem.cache.layout);
     const int64_t size = s_.shape.page_size, first = s_.spans.first(span);
     for (int64_t slot = first; slot < first + s_.spans.length(span); ++slot)
@@ -439,7 +444,7 @@ class BackwardRunner {
         const int64_t page = size == 0 ? 0 : slot / size, token = slot - page * size;
         const int64_t at = page * stride.page + token * stride.token + h * stride.head;
         const Sums from = sums_of(t, kept_apart, slot, h, dim);
-        for (int64_t d = 0; d < dim; ++d) store_float(t, at + d * stride.dim, from.at[d]);
+        for (int64_t d = 0; d < dim; ++d) store_float(t, at + d * stride.dim, f(from.at[d]));
       }
   }
 

@@ -2,7 +2,8 @@
 //
 // With s the score of section 5 (docs/semantics.md), p = exp(s - LSE), dp = (dO . v) times the dropout
 // factor:
-//     ds = p (dp - delta) ds/d(q.k),   delta = dO . O - d_lse.
+//     dS = p (dp - delta) cap'(scale q.k),   delta = dO . O - d_lse.
+// The scale itself is left to whoever finishes dQ and dK: dS is rounded to bf16 without it.
 // Source: FlashAttention-2 (arXiv 2307.08691), Algorithm 2, with the loops exchanged. Values of unselected
 // columns are replaced, never multiplied.
 #pragma once
@@ -177,7 +178,7 @@ class QueryPass {
     const Vec lse = splat(a_.lse[r]), delta = splat(a_.delta[r]);
     for (int i = 0; i < kTileVectors; ++i) {
       const Vec p = weight(load(s + i * W) * a_.score.scale - lse);
-      store(s + i * W, p * (load(dp + i * W) - delta) * a_.score.scale);
+      store(s + i * W, p * (load(dp + i * W) - delta));
       store(dp + i * W, p);
     }
   }
@@ -199,7 +200,7 @@ class QueryPass {
       const Vec ds = p * (g - delta);
       total += select(in_set, ds, Vec{});
       store(dp + i * W, select(keeps, p * factor, Vec{}));
-      store(s + i * W, select(in_set, ds * slope * a_.score.scale, Vec{}));
+      store(s + i * W, select(in_set, ds * slope, Vec{}));
     }
     if (a_.only_delta) a_.delta[r] += sum(total);
   }

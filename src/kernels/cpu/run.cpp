@@ -10,6 +10,7 @@
 #include "kernels/cpu/make_args.h"
 #include "kernels/cpu/numbers.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/store.h"
 #include "merge/state.h"
 
 namespace tamis::cpu {
@@ -20,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 struct Totals {
-  std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0};
+  std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0}, stale{0}, saturated{0};
   std::atomic<bool> out_of_memory{false};
 };
 
@@ -46,6 +47,7 @@ class Runner {
       : s_(step),
         isa_(isa),
         pool_(pool),
+        store_(step.out, step.problem.query.cu_q),
         q_stride_(round_up(step.shape.head_dim, 16)),
         q_pair_stride_(round_up((step.shape.head_dim + 1) / 2, 16)),
         pairs_{isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.k) &&
@@ -72,6 +74,8 @@ class Runner {
     counters->tokens_loaded += totals_.tokens;
     counters->rows_redone += totals_.redone;
     counters->empty_rows += totals_.empty;
+    counters->stale_rows += totals_.stale;
+    counters->saturated += totals_.saturated;
     counters->attention_us += std::chrono::duration<double, std::micro>(attended - start).count();
     counters->merge_us += std::chrono::duration<double, std::micro>(Clock::now() - attended).count();
     return {};
@@ -164,16 +168,13 @@ class Runner {
     }
   }
 
-  // Divides, counts and stores one row. A set whose scores are all -inf has no softmax: NaN, as anywhere.
+  // Stores one row and counts. A set whose scores are all -inf has no softmax: NaN, as anywhere.
   void finish(const QueryRow& row, const float* o, float m, float l) {
     if (m == -INFINITY && l != 0) l = NAN;
-    const MutableTensorView &out = s_.out.out, &lse = s_.out.lse;
-    const int64_t at = row.query * out.stride[0] + row.head * out.stride[1];
-    for (int64_t d = 0; d < s_.shape.v_head_dim; ++d)
-      store_float(out, at + d * out.stride[2], finish_out(o[d], l));
-    if (lse.present())
-      static_cast<float*>(lse.data)[row.query * lse.stride[0] + row.head * lse.stride[1]] = finish_lse(m, l);
+    const Stored stored = store_.row(row.query, row.head, o, m, l);
     if (l == 0) ++totals_.empty;
+    if (stored.stale) ++totals_.stale;
+    if (stored.saturated > 0) totals_.saturated += stored.saturated;
   }
 
   void merge(int worker, const MergeItem& item) {
@@ -207,6 +208,7 @@ class Runner {
   const Step& s_;
   const Isa& isa_;
   Context::Pool& pool_;
+  const RowStore store_;
   const int64_t q_stride_, q_pair_stride_;
   const Pairs pairs_;
   float *partial_o_, *partial_m_, *partial_l_;

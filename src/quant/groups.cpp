@@ -1,0 +1,37 @@
+#include "quant/groups.h"
+
+#include <string>
+
+namespace tamis {
+
+Status check_kv_view(const char* name, const TensorView& x, Format format, ScaleKind kind) {
+  if (!x.present()) return invalid(name, "tensor is missing");
+  if (x.rank != 3 && x.rank != 4) return invalid(name, "rank ", x.rank, ", expected 4 (paged) or 3");
+  for (int axis = 0; axis < x.rank; ++axis)
+    if (x.shape[axis] < 0) return invalid(name, "extent ", x.shape[axis], " of axis ", axis, " is negative");
+  if (x.data == nullptr && x.elements() > 0) return invalid(name, "has elements but no memory");
+  const bool per_page = kind == ScaleKind::kPage || kind == ScaleKind::kPageChannel;
+  if (format != Format::kPlain && per_page && x.rank != 4)
+    return invalid(name, "a scale per page needs a paged cache");
+  return {};
+}
+
+Status check_scale_view(const char* name, const TensorView& scale, ScaleKind kind, const KvExtents& e) {
+  const std::string scale_name = text(name, "_scale");
+  const char* argument = scale_name.c_str();
+  if (!scale.present()) return invalid(argument, "tensor is missing");
+  if (scale.dtype != DType::kF32)
+    return invalid(argument, "dtype ", dtype_name(scale.dtype), " is not one of F32");
+  const TensorView wanted = scale_view(kind, e, nullptr);
+  bool same = scale.rank == wanted.rank;
+  for (int axis = 0; same && axis < wanted.rank; ++axis) same = scale.shape[axis] == wanted.shape[axis];
+  if (!same) {
+    std::string shape;
+    for (int axis = 0; axis < wanted.rank; ++axis) shape += text(axis ? "," : "", wanted.shape[axis]);
+    return invalid(argument, "shape is not [", shape, "]");
+  }
+  if (scale.data == nullptr && scale.elements() > 0) return invalid(argument, "has elements but no memory");
+  return {};
+}
+
+}  // namespace tamis
