@@ -1,7 +1,8 @@
 #include "record.h"
 
-#include <cstdio>
 #include <fstream>
+
+#include "tamis/io.h"
 
 namespace tamis::bench {
 namespace {
@@ -82,17 +83,7 @@ const std::vector<std::string>& reading_keys() {
 }
 
 Status write_record(const std::string& path, const Json& record) {
-  const std::string beside = path + ".part";
-  {
-    std::ofstream file(beside, std::ios::trunc);
-    file << record.dump(1) << '\n';
-    if (!file.flush()) return bad(path, "cannot be written");
-  }
-  if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    std::remove(beside.c_str());
-    return bad(path, "cannot be written");
-  }
-  return {};
+  return io::write_text(path, record.dump(1) + '\n');
 }
 
 Result<Json> read_record(const std::string& path) {

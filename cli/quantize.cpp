@@ -7,6 +7,7 @@
 #include "cli.h"
 #include "format.h"
 #include "io/case_names.h"
+#include "run_files.h"
 #include "tamis/accuracy.h"
 #include "tamis/io.h"
 #include "tamis/quant.h"
@@ -167,6 +168,8 @@ std::string report_text(const Report& r, const Options& o) {
 }
 
 Status quantize_case(const Options& options, Report* report) {
+  if (same_file(options.out, options.file))
+    return {Code::kInvalidArgument, fmt::format("out: {} is the case itself", options.out)};
   const Result<io::Case> found = io::read_case(options.file);
   if (!found.ok()) return found.status();
   const Problem& p = found->problem;

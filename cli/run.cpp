@@ -149,7 +149,7 @@ void add_run(CLI::App& app, int* exit) {
                 "CPU instruction set: avx512bf16, avx512, avx2 or plain (default: the best here)");
   c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu)")
       ->check(CLI::Range(1, 100000));
-  c->add_flag("--backward", o->backward, "Also compute gradients of d_out and d_lse (reference)");
+  c->add_flag("--backward", o->backward, "Also compute gradients of the case's d_out and d_lse");
   c->add_flag("--dump-index", o->dump_index, "Also write the sets: set_indptr, set_tokens, set_slots")
       ->needs(out);
   c->add_flag("--check", o->check, "Compare with the float64 reference");

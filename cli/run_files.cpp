@@ -84,12 +84,6 @@ class StagedText {
   std::string argument_, target_, beside_, text_;  // no file beside: the target itself is open
 };
 
-// One regular file under two names. Devices may be named twice.
-bool same_file(const std::string& a, const std::string& b) {
-  std::error_code none;
-  return fs::is_regular_file(a, none) && fs::equivalent(a, b, none);
-}
-
 // Names of files that need not exist yet.
 bool same_name(const std::string& a, const std::string& b) {
   std::error_code none;
@@ -133,10 +127,19 @@ Status write_result(const RunOptions& options, const Problem& p, const Shape& s,
 
 }  // namespace
 
+// Devices may be named twice.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code none;
+  return fs::is_regular_file(a, none) && fs::equivalent(a, b, none);
+}
+
 Status check_targets(const RunOptions& o) {
-  for (const auto& [argument, path] : {std::pair{"out", &o.out}, {"map", &o.map}})
+  for (const auto& [argument, path] : {std::pair{"out", &o.out}, {"map", &o.map}}) {
     if (!path->empty() && same_file(*path, o.file))
       return {Code::kInvalidArgument, fmt::format("{}: {} is the case itself", argument, *path)};
+    if (!path->empty() && !o.original.empty() && same_file(*path, o.original))
+      return {Code::kInvalidArgument, fmt::format("{}: {} is the original case", argument, *path)};
+  }
   if (!o.out.empty() && !o.map.empty() && same_name(o.out, o.map))
     return {Code::kInvalidArgument, fmt::format("map: {} is also the result file (out)", o.map)};
   return {};

@@ -7,7 +7,10 @@
 
 namespace tamis::cli {
 
-// invalid_argument where a file that is to be written is the case itself, or two of them are one.
+// One regular file under two names.
+bool same_file(const std::string& a, const std::string& b);
+
+// invalid_argument where a file that is to be written is one that is read, or two of them are one.
 Status check_targets(const RunOptions& options);
 
 // Writes what --out and --map ask for. Both files are complete before either takes its name.

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,9 @@ Result<TensorFile> parse_tensors(const void* data, size_t size, const ReadLimits
 // Writes dense or strided host tensors of any order; same input, same bytes. The file appears whole or not at
 // all: it is written beside `path` and renamed.
 Status write_tensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+
+// Writes a text the same way. Links stay links; devices and pipes are written to in place.
+Status write_text(const std::string& path, std::string_view text);
 
 // One problem read from a file; `problem` points into `file`.
 struct Case {

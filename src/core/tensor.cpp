@@ -1,5 +1,7 @@
 #include "tamis/tensor.h"
 
+#include <iterator>
+
 namespace tamis {
 namespace {
 
@@ -15,8 +17,13 @@ constexpr Kind kKinds[] = {{8, "F64"},     {4, "F32"}, {2, "F16"}, {2, "BF16"}, 
 
 }  // namespace
 
-int dtype_bytes(DType dtype) { return kKinds[static_cast<int>(dtype)].bytes; }
-const char* dtype_name(DType dtype) { return kKinds[static_cast<int>(dtype)].name; }
+// A number that is none of DType comes from a caller's cast: it has no bytes, and a name that says so.
+int dtype_bytes(DType dtype) {
+  return static_cast<size_t>(dtype) < std::size(kKinds) ? kKinds[static_cast<int>(dtype)].bytes : 0;
+}
+const char* dtype_name(DType dtype) {
+  return static_cast<size_t>(dtype) < std::size(kKinds) ? kKinds[static_cast<int>(dtype)].name : "unknown";
+}
 
 namespace {
 

@@ -74,6 +74,22 @@ ErrorMeasure compare(const std::vector<double>& a, const std::vector<double>& b)
   return sum.measure();
 }
 
+bool same_numbers(const TensorView& a, const TensorView& b) {
+  if (a.present() != b.present()) return false;
+  if (!a.present()) return true;
+  const std::vector<double> x = widened(a), y = widened(b);
+  return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin(), [](double s, double t) {
+           return s == t || (std::isnan(s) && std::isnan(t));
+         });
+}
+
+// Everything but K and V that makes up an output.
+bool same_scores(const Problem& a, const Shape& of_a, const Problem& b, const Shape& of_b) {
+  return of_a.scale == of_b.scale && a.score.softcap == b.score.softcap && a.dropout.p == b.dropout.p &&
+         a.dropout.seed == b.dropout.seed && same_numbers(a.query.q, b.query.q) &&
+         same_numbers(a.score.alibi_slopes, b.score.alibi_slopes);
+}
+
 Status check_alike(const Problem& original, const Problem& quantized, const TensorView& out) {
   const Result<Shape> a = describe(original), b = describe(quantized);
   if (!a.ok()) return a.status();
@@ -81,6 +97,12 @@ Status check_alike(const Problem& original, const Problem& quantized, const Tens
   if (a->total_q != b->total_q || a->q_heads != b->q_heads || a->kv_heads != b->kv_heads ||
       a->index_heads != b->index_heads || a->head_dim != b->head_dim || a->v_head_dim != b->v_head_dim)
     return invalid("original", "has other sizes than the quantized problem");
+  if (original.cache.k_quant.format != Format::kPlain || original.cache.v_quant.format != Format::kPlain)
+    return invalid("original", "is quantized itself");
+  if (!same_scores(original, *a, quantized, *b))
+    return invalid("original",
+                   "has other queries or scores (q, scale, softcap, alibi_slopes, dropout) than the "
+                   "quantized problem");
   TAMIS_RETURN_IF_ERROR(check_values("out", out));
   if (out.rank != 3 || out.shape[0] != a->total_q || out.shape[1] != a->q_heads ||
       out.shape[2] != a->v_head_dim)

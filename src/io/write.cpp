@@ -235,4 +235,13 @@ Status write_tensors(const std::string& path, const NamedTensors& tensors, const
   return {Code::kIoError, "no memory to write a file"};
 }
 
+Status write_text(const std::string& path, std::string_view text) try {
+  Output out;
+  TAMIS_RETURN_IF_ERROR(out.open(path));
+  TAMIS_RETURN_IF_ERROR(out.put(text.data(), static_cast<int64_t>(text.size())));
+  return out.commit();
+} catch (const std::bad_alloc&) {
+  return {Code::kIoError, "no memory to write a file"};
+}
+
 }  // namespace tamis::io

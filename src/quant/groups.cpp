@@ -9,7 +9,16 @@ Status check_kv_view(const char* name, const TensorView& x, Format format, Scale
   if (x.rank != 3 && x.rank != 4) return invalid(name, "rank ", x.rank, ", expected 4 (paged) or 3");
   for (int axis = 0; axis < x.rank; ++axis)
     if (x.shape[axis] < 0) return invalid(name, "extent ", x.shape[axis], " of axis ", axis, " is negative");
+  // Far above any memory, low enough that no product of extents wraps around.
+  constexpr int64_t most = int64_t{1} << 48;
+  for (int64_t axis = 0, n = 1; axis < x.rank; ++axis) {
+    if (x.shape[axis] > 0 && n > most / x.shape[axis])
+      return {Code::kCapacityExceeded, text(name, ": more than ", most, " elements"), {.limit = most + 1}};
+    n *= x.shape[axis];
+  }
   if (x.data == nullptr && x.elements() > 0) return invalid(name, "has elements but no memory");
+  if (format > Format::kInt4) return invalid("format", static_cast<int>(format), " is none of Format");
+  if (kind > ScaleKind::kToken) return invalid("kind", static_cast<int>(kind), " is none of ScaleKind");
   const bool per_page = kind == ScaleKind::kPage || kind == ScaleKind::kPageChannel;
   if (format != Format::kPlain && per_page && x.rank != 4)
     return invalid(name, "a scale per page needs a paged cache");
