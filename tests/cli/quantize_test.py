@@ -132,6 +132,24 @@ class Original(CliTest):
         other = self.write_case("other", cand_indices=("I32", [5], [2, 2, -1, 1, 7]))
         report = self.refused(3, "invalid_argument", "run", self.case, "--original", other)
         self.assertIn("original: selects other tokens", report["message"])
+        other = self.write_case("scaled", scale="3")
+        report = self.refused(3, "invalid_argument", "run", self.case, "--original", other)
+        self.assertIn("original: has other queries or scores", report["message"])
+        out = self.folder / "q.safetensors"
+        self.good("quantize", self.case, "--out", out, "--k", "int8")
+        report = self.refused(3, "invalid_argument", "run", self.case, "--original", out)
+        self.assertIn("original: is quantized", report["message"])
+
+    def test_the_original_is_never_overwritten(self):
+        copy, link = self.write_case("copy"), self.folder / "link"
+        link.symlink_to(copy)
+        before = copy.read_bytes()
+        for name in (copy, link):
+            report = self.refused(3, "invalid_argument", "run", self.case, "--original", copy, "--out", name)
+            self.assertIn("is the original case", report["message"])
+            report = self.refused(3, "invalid_argument", "quantize", copy, "--k", "int8", "--out", name)
+            self.assertIn("is the case itself", report["message"])
+        self.assertEqual(copy.read_bytes(), before)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,13 @@ TEST(TestProblem, PoisonsWhatHoldsNoToken) {
   EXPECT_TRUE(t.table(1, 0) < 0 || t.table(1, 0) > 1000) << "the table of an empty request is garbage";
 }
 
+TEST(DTypes, ANumberThatIsNoneHasNoBytes) {
+  for (const int number : {15, 40, 255}) {
+    EXPECT_STREQ(dtype_name(static_cast<DType>(number)), "unknown");
+    EXPECT_EQ(dtype_bytes(static_cast<DType>(number)), 0);
+  }
+}
+
 TEST(TestProblem, EncodersRoundToNearestEven) {
   using testing::to_bf16;
   using testing::to_f16;

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -143,6 +145,20 @@ TEST(WriteTensors, ReplacesWholeFilesOnly) {
   EXPECT_TRUE(S_ISLNK(info.st_mode));
   ASSERT_EQ(::stat((folder / "a").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0666u);
+}
+
+TEST(WriteText, ReplacesWholeFilesAndKeepsLinks) {
+  const TempFolder folder;
+  const std::string target = folder / "target", link = folder / "link";
+  ASSERT_TRUE(write_text(target, "old and longer").ok());
+  ASSERT_EQ(::symlink("target", link.c_str()), 0);
+  ASSERT_TRUE(write_text(link, "new").ok());
+  struct stat of_link {};
+  ASSERT_EQ(::lstat(link.c_str(), &of_link), 0);
+  EXPECT_TRUE(S_ISLNK(of_link.st_mode));
+  std::ifstream file(target);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "new");
+  EXPECT_EQ(write_text(folder / "no" + "/such/folder", "x").code(), Code::kIoError);
 }
 
 TEST(WriteTensors, WritesToTheCurrentFolder) {

@@ -203,6 +203,20 @@ TEST(Quantize, WrongArgumentsAreRefused) {
   }
 }
 
+TEST(Quantize, ExtentsBeyondAnyMemoryAreRefused) {
+  const float x = 1;
+  TensorView view = dense_view(&x, DType::kF32, {1, 4, 2, 6});
+  view.stride = {};
+  for (const int64_t pages : {int64_t{1} << 60, int64_t{1} << 61, int64_t{1} << 46}) {
+    view.shape[0] = pages;
+    EXPECT_EQ(quantize(view, Format::kInt8, ScaleKind::kTensor).status().code(), Code::kCapacityExceeded);
+  }
+  view.shape[0] = 1;
+  EXPECT_EQ(quantize(view, static_cast<Format>(9), ScaleKind::kTensor).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(quantize(view, Format::kInt8, static_cast<ScaleKind>(9)).status().code(), Code::kInvalidArgument);
+}
+
 TEST(UsedSlots, AreTheCommittedTokens) {
   for (const int64_t page : {4, 0}) {
     TestProblem t = sample(page, Layout::kNHD);
