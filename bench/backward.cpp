@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/checks.h"
-#include "core/float_formats.h"
+#include "core/elements.h"
 #include "data.h"
 #include "tamis/backward.h"
 #include "tamis/reference.h"
@@ -22,23 +22,10 @@ struct Array {
     Result<Buffer> made = Buffer::make(std::max<int64_t>(64, like.elements() * dtype_bytes(dtype)));
     if (!made.ok()) return made.status();
     memory.push_back(std::move(*made));
-    view = {.data = memory[0].data(), .dtype = dtype, .rank = like.rank, .shape = like.shape, .stride = {}};
-    int64_t step = 1;
-    for (int axis = like.rank - 1; axis >= 0; step *= like.shape[axis--]) view.stride[axis] = step;
+    view = mutable_like(like, like.shape[like.rank - 1], memory[0].data(), dtype);
     return {};
   }
-  TensorView read() const {
-    return {.data = view.data,
-            .dtype = view.dtype,
-            .rank = view.rank,
-            .shape = view.shape,
-            .stride = view.stride};
-  }
-  double at(int64_t i) const {
-    if (view.dtype == DType::kF32) return static_cast<const float*>(view.data)[i];
-    const uint16_t bits = static_cast<const uint16_t*>(view.data)[i];
-    return view.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
-  }
+  double at(int64_t i) const { return load_float(view, i); }
 };
 
 // What a forward of one turn left.
@@ -129,7 +116,7 @@ class BackwardBench {
 
   Status differentiate(size_t turn, BackwardCounters* counters) {
     const Turn& t = turns_[turn];
-    return run_backward(t.plan, work_.turns[turn], {.lse = t.lse.read(), .out = t.out.read()}, gradients(),
+    return run_backward(t.plan, work_.turns[turn], {.lse = t.lse.view, .out = t.out.view}, gradients(),
                         {workspace_[0].data(), static_cast<size_t>(workspace_[0].bytes())}, session_.context,
                         counters);
   }

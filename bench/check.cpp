@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/float_formats.h"
+#include "core/elements.h"
 #include "tamis/reference.h"
 
 namespace tamis::bench {
@@ -14,9 +14,7 @@ const int32_t* ints(const TensorView& t) { return static_cast<const int32_t*>(t.
 
 double element(const MutableTensorView& t, int64_t query, int64_t head, int64_t d) {
   const int64_t at = query * t.stride[0] + head * t.stride[1] + d * t.stride[2];
-  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[at];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[at];
-  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
+  return load_float(t, at);
 }
 
 // One query as a problem of its own: the same keys, its own candidate row, its position stated.

@@ -113,20 +113,15 @@ GradientValues gradients_for(const Problem& p, const Shape& s) {
 // From the index set and the output of a forward.
 Status backward_cpu(const Problem& p, const Shape& s, const IndexSet& index, Context& context, Computed* c,
                     BackwardReport* report) {
-  const auto dense = [](float* data, const TensorView& like, int64_t dim) {
-    MutableTensorView t{
-        .data = data, .dtype = DType::kF32, .rank = like.rank, .shape = like.shape, .stride = {}};
-    t.shape[t.rank - 1] = dim;
-    int64_t step = 1;
-    for (int axis = t.rank - 1; axis >= 0; step *= t.shape[axis--]) t.stride[axis] = step;
-    return t;
+  const auto like = [](const TensorView& t, int64_t dim, std::vector<float>& numbers) {
+    return mutable_like(t, dim, numbers.data(), DType::kF32);
   };
   const SavedForward saved{
       .lse = dense_view(c->lse.data(), DType::kF32, {s.total_q, s.q_heads}),
       .out = dense_view(c->out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim})};
-  const GradientView gradients{.d_q = dense(c->gradients->d_q.data(), p.query.q, s.head_dim),
-                               .d_k = dense(c->gradients->d_k.data(), p.cache.k, s.head_dim),
-                               .d_v = dense(c->gradients->d_v.data(), p.cache.v, s.v_head_dim)};
+  const GradientView gradients{.d_q = like(p.query.q, s.head_dim, c->gradients->d_q),
+                               .d_k = like(p.cache.k, s.head_dim, c->gradients->d_k),
+                               .d_v = like(p.cache.v, s.v_head_dim, c->gradients->d_v)};
   return backward(p, index, saved, {}, gradients, context, report);
 }
 

@@ -251,6 +251,38 @@ typedef struct tamis_shape {
   int32_t reserved;
 } tamis_shape;
 
+/* ---- Results (attention.h) --------------------------------------------------------------------------- */
+
+/* O * scale * gate, then the cast to out's dtype or its code; once, after splits are merged. A gate of 0
+ * gives 0, where O is NaN too; an empty row stays 0. docs/epilogues.md. */
+typedef struct tamis_epilogue {
+  uint64_t struct_size;
+  float scale; /* finite; 1 after init */
+  int32_t reserved;
+  const tamis_tensor* gate;         /* [total_q, Hq] f32, or NULL */
+  const tamis_tensor* static_scale; /* [] or [Hq] f32: out holds codes under this scale; or NULL */
+  const tamis_tensor* out_scale;    /* [total_q, Hq] f32, written: a scale for each row of codes; or NULL */
+} tamis_epilogue;
+
+/* A row is written only if its slot's live generation, read once right before the store, is the one its
+ * request was admitted with; else it keeps its bytes and counts as stale. All three tensors are required.
+ * docs/epilogues.md has what that promises to whoever reuses a slot. */
+typedef struct tamis_slots {
+  uint64_t struct_size;
+  const tamis_tensor* slot;            /* [B] i32; -1: none */
+  const tamis_tensor* generation;      /* [B] u32 */
+  const tamis_tensor* live_generation; /* [slots] u32; other threads may change it meanwhile, atomically */
+} tamis_slots;
+
+typedef struct tamis_output {
+  uint64_t struct_size;
+  /* [total_q, Hq, Dv] f32, f16, bf16 or fp8, any strides; with a scale of the epilogue's i8 or fp8 codes */
+  const tamis_tensor* out;
+  const tamis_tensor* lse;        /* [total_q, Hq] f32, or NULL */
+  const tamis_epilogue* epilogue; /* or NULL: none */
+  const tamis_slots* slots;       /* or NULL: none */
+} tamis_output;
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 namespace tamis {
 
@@ -53,6 +54,11 @@ struct BasicTensorView {
     return n;
   }
 
+  // What may be written may be read.
+  operator BasicTensorView<const Data>() const requires(!std::is_const_v<Data>) {
+    return {data, dtype, rank, shape, stride};
+  }
+
   // The element at the given indices. T must match dtype; no bounds are checked.
   template <class T>
   const T& at(std::initializer_list<int64_t> index) const {
@@ -69,5 +75,9 @@ using MutableTensorView = BasicTensorView<void>;
 // A dense row-major view. The caller sees to it that `data` holds the product of the extents.
 TensorView dense_view(const void* data, DType dtype, std::initializer_list<int64_t> shape);
 MutableTensorView mutable_view(void* data, DType dtype, std::initializer_list<int64_t> shape);
+
+// The same with the extents of `like`, but for the last.
+TensorView dense_like(const TensorView& like, int64_t last_extent, const void* data, DType dtype);
+MutableTensorView mutable_like(const TensorView& like, int64_t last_extent, void* data, DType dtype);
 
 }  // namespace tamis

@@ -1,12 +1,13 @@
 // backward(): bundle, cut into tasks, look the kernels up, run. Nothing is selected here.
 #include "tamis/backward.h"
 
-#include <chrono>
 #include <cstdint>
 
-#include "core/checks.h"
+#include "core/clock.h"
+#include "core/elements.h"
 #include "core/pool.h"
 #include "core/source.h"
+#include "core/tensor_checks.h"
 #include "kernels/cpu/backward_run.h"
 #include "kernels/cpu/run.h"
 
@@ -16,11 +17,14 @@ struct BackwardPlan::Storage {
   Bundles bundles;
   cpu::BackwardWork work;
   Shape shape{};
-  std::vector<int32_t> span_place;  // [spans] place among the touched ones, -1
-  int64_t touched = 0;
+  std::vector<int32_t> span_place;  // [spans] place in `touched`, -1
+  std::vector<int64_t> touched;     // spans that some bundle reads
   uint64_t fingerprint = 0;
 
   index::PhysicalSpans spans() const { return {shape.page_size, cache_slots(shape)}; }
+  cpu::BackwardLayout layout(const GradientView& gradients) const {
+    return cpu::backward_layout(work, shape, spans(), static_cast<int64_t>(touched.size()), gradients);
+  }
 };
 
 BackwardPlan::BackwardPlan() : storage_(std::make_unique<Storage>()) {}
@@ -30,24 +34,16 @@ BackwardPlan& BackwardPlan::operator=(BackwardPlan&&) noexcept = default;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::time_point from) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
-}
+constexpr int64_t kToLine = 63;  // a workspace may start anywhere
 
 Status check_gradient(const char* name, const MutableTensorView& t, const TensorView& like, int64_t dim) {
-  if (!t.present()) return invalid(name, "tensor is missing");
-  if (t.dtype != DType::kF32 && t.dtype != DType::kF16 && t.dtype != DType::kBF16)
-    return invalid(name, "dtype ", dtype_name(t.dtype), " is not one of F32 F16 BF16");
-  if (t.rank != like.rank) return invalid(name, "rank ", t.rank, ", expected ", like.rank);
+  TAMIS_RETURN_IF_ERROR(need_tensor(name, t, kPlainFloats, like.rank));
   for (int axis = 0; axis < t.rank; ++axis) {
     const int64_t want = axis == t.rank - 1 ? dim : like.shape[axis];
     if (t.shape[axis] != want)
       return invalid(name, "extent ", t.shape[axis], " of axis ", axis, ", expected ", want);
   }
-  if (t.data == nullptr && t.elements() > 0) return invalid(name, "has elements but no memory");
-  return {};
+  return need_memory(name, t);
 }
 
 Status check_gradients(const GradientView& g, const Problem& p, const Shape& s) {
@@ -56,27 +52,24 @@ Status check_gradients(const GradientView& g, const Problem& p, const Shape& s) 
   return check_gradient("d_v", g.d_v, p.cache.v, s.v_head_dim);
 }
 
+// describe() has judged the shapes of d_out and d_lse.
 Status check_saved(const SavedForward& saved, const Problem& p, const Shape& s) {
   const TensorView &lse = saved.lse, &out = saved.out;
   if (!lse.present()) return invalid("lse", "tensor is missing, a backward needs the forward's");
   if (lse.dtype != DType::kF32 || lse.rank != 2 || lse.shape[0] != s.total_q || lse.shape[1] != s.q_heads)
     return invalid("lse", "is not F32 [", s.total_q, ",", s.q_heads, "]");
-  if (lse.data == nullptr && lse.elements() > 0) return invalid("lse", "has elements but no memory");
+  TAMIS_RETURN_IF_ERROR(need_memory("lse", lse));
   if (out.present()) {
-    if (out.dtype != DType::kF32 && out.dtype != DType::kF16 && out.dtype != DType::kBF16)
-      return invalid("out", "dtype ", dtype_name(out.dtype), " is not one of F32 F16 BF16");
+    TAMIS_RETURN_IF_ERROR(need_tensor("out", out, kPlainFloats, out.rank));
     if (out.rank != 3 || out.shape[0] != s.total_q || out.shape[1] != s.q_heads ||
         out.shape[2] != s.v_head_dim)
       return invalid("out", "shape is not [", s.total_q, ",", s.q_heads, ",", s.v_head_dim, "]");
-    if (out.data == nullptr && out.elements() > 0) return invalid("out", "has elements but no memory");
+    TAMIS_RETURN_IF_ERROR(need_memory("out", out));
   }
   const OutputGradients& g = p.gradients;
   if (!g.d_out.present()) return invalid("d_out", "tensor is missing, a backward needs it");
-  if (g.d_out.data == nullptr && g.d_out.elements() > 0)
-    return invalid("d_out", "has elements but no memory");
-  if (g.d_lse.present() && g.d_lse.data == nullptr && g.d_lse.elements() > 0)
-    return invalid("d_lse", "has elements but no memory");
-  return {};
+  TAMIS_RETURN_IF_ERROR(need_memory("d_out", g.d_out));
+  return need_memory("d_lse", g.d_lse);
 }
 
 // What is wrong with the problem whoever asks; fills *shape.
@@ -95,7 +88,10 @@ void number_spans(const BundleView& view, const index::PhysicalSpans& spans, Bac
   for (int64_t i = 0, n = view.entries == 0 ? 0 : view.span_begin[view.entries]; i < n; ++i)
     for (int64_t slot = view.spans[i].slot, end = slot + view.spans[i].length; slot < end;) {
       const int64_t span = spans.of(slot);
-      if (plan->span_place[span] < 0) plan->span_place[span] = static_cast<int32_t>(plan->touched++);
+      if (plan->span_place[span] < 0) {
+        plan->span_place[span] = static_cast<int32_t>(plan->touched.size());
+        plan->touched.push_back(span);
+      }
       slot = spans.first(span) + spans.length(span);
     }
 }
@@ -132,8 +128,8 @@ Status run_unguarded(const BackwardPlan& plan, const Problem& problem, const Sav
       source_stamp(problem, shape) != bundles.source || cache_slots(shape) != cache_slots(s.shape))
     return {Code::kStalePlan, "plan: was made for other lengths, positions or sizes; make it anew"};
   const index::PhysicalSpans spans = s.spans();
-  const cpu::BackwardLayout layout = cpu::backward_layout(s.work, shape, spans, s.touched, gradients);
-  const int64_t needed = plan.workspace_bytes(gradients);
+  const cpu::BackwardLayout layout = s.layout(gradients);
+  const int64_t needed = layout.bytes + kToLine;
   if (static_cast<int64_t>(workspace.size()) < needed)
     return {Code::kWorkspaceTooSmall,
             text("workspace: ", workspace.size(), " bytes, ", needed, " are needed"),
@@ -141,20 +137,24 @@ Status run_unguarded(const BackwardPlan& plan, const Problem& problem, const Sav
   const cpu::Isa* isa = cpu::find_isa(context.isa().c_str());
   if (isa == nullptr) return {Code::kUnsupported, text("isa: '", context.isa(), "' is not available here")};
   const auto address = reinterpret_cast<uintptr_t>(workspace.data());
-  const cpu::BackwardStep step{
-      problem,      shape, bundles,   s.work, spans,
-      s.span_place, saved, gradients, layout, workspace.data() + (64 - address % 64) % 64};
+  const cpu::BackwardStep step{.problem = problem,
+                               .shape = shape,
+                               .bundles = bundles,
+                               .work = s.work,
+                               .spans = spans,
+                               .span_place = s.span_place,
+                               .touched = s.touched,
+                               .saved = saved,
+                               .gradients = gradients,
+                               .layout = layout,
+                               .workspace = workspace.data() + (64 - address % 64) % 64};
   return cpu::run_backward(step, *isa, context.pool(), counters);
 }
 
 }  // namespace
 
 int64_t BackwardPlan::workspace_bytes(const GradientView& gradients) const {
-  constexpr int64_t to_line = 63;  // the workspace may start anywhere
-  return cpu::backward_layout(storage_->work, storage_->shape, storage_->spans(), storage_->touched,
-                              gradients)
-             .bytes +
-         to_line;
+  return storage_->layout(gradients).bytes + kToLine;
 }
 
 Result<BackwardPlan> plan_backward(const Problem& problem, const IndexSet& index,
@@ -176,7 +176,7 @@ Status backward(const Problem& problem, const IndexSet& index, const SavedForwar
     const auto start = Clock::now();
     const Result<BackwardPlan> plan = plan_backward(problem, index, options);
     if (!plan.ok()) return plan.status();
-    const double plan_us = microseconds(start);
+    const double plan_us = microseconds_since(start);
     const int64_t bytes = plan->workspace_bytes(gradients);
     const std::unique_ptr<std::byte[]> workspace(new std::byte[static_cast<size_t>(bytes)]);
     BackwardCounters counters;
@@ -186,7 +186,7 @@ Status backward(const Problem& problem, const IndexSet& index, const SavedForwar
       *report = {.counters = counters,
                  .workspace_bytes = bytes,
                  .plan_us = plan_us,
-                 .total_us = microseconds(start)};
+                 .total_us = microseconds_since(start)};
     return {};
   });
 }

@@ -1,34 +1,27 @@
 #include "attention/check_out.h"
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
-#include "core/checks.h"
+#include "core/elements.h"
+#include "core/tensor_checks.h"
 
 namespace tamis {
 namespace {
 
 // A present tensor of one dtype and shape with memory behind it.
-template <class Data>
-Status check_tensor(const char* name, const BasicTensorView<Data>& t, DType dtype,
+Status check_tensor(const char* name, const TensorView& t, DType dtype,
                     std::initializer_list<int64_t> shape) {
   if (t.dtype != dtype) return invalid(name, "dtype ", dtype_name(t.dtype), " is not ", dtype_name(dtype));
-  bool same = t.rank == static_cast<int>(shape.size());
-  int axis = 0;
-  for (const int64_t n : shape) {
-    same = same && t.shape[axis] == n;
-    ++axis;
-  }
-  if (!same) {
+  if (t.rank != static_cast<int>(shape.size()) || !std::equal(shape.begin(), shape.end(), t.shape.begin())) {
     std::string wanted;
     for (const int64_t n : shape) wanted += text(wanted.empty() ? "" : ",", n);
     return invalid(name, "shape is not [", wanted, "]");
   }
-  if (t.data == nullptr && t.elements() > 0) return invalid(name, "has elements but no memory");
-  return {};
+  return need_memory(name, t);
 }
 
-bool is_plain(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
 Status check_static_scale(const TensorView& scale, const Shape& s) {
@@ -52,7 +45,7 @@ Status check_epilogue(const OutView& out, const Shape& s) {
     TAMIS_RETURN_IF_ERROR(check_tensor("gate", e.gate, DType::kF32, {s.total_q, s.q_heads}));
   const bool fixed = e.static_scale.present(), dynamic = e.out_scale.present();
   if (fixed && dynamic) return invalid("out_scale", "give at most one of static_scale and out_scale");
-  if (is_plain(dtype) && (fixed || dynamic))
+  if (is_plain_float(dtype) && (fixed || dynamic))
     return invalid(fixed ? "static_scale" : "out_scale", "is for codes, out holds ", dtype_name(dtype));
   if (dtype == DType::kI8 && !fixed && !dynamic)
     return invalid("out", "dtype I8 holds codes and needs static_scale or out_scale");
@@ -88,7 +81,7 @@ Status check_slots(const SlotView& v, const Shape& s) {
 Status check_out(const OutView& out, const Shape& s) {
   const MutableTensorView &o = out.out, &lse = out.lse;
   if (!o.present()) return invalid("out", "tensor is missing");
-  if (!is_plain(o.dtype) && !is_fp8(o.dtype) && o.dtype != DType::kI8)
+  if (!is_plain_float(o.dtype) && !is_fp8(o.dtype) && o.dtype != DType::kI8)
     return invalid("out", "dtype ", dtype_name(o.dtype), " is not one of F32 F16 BF16 F8_E4M3 F8_E5M2 I8");
   TAMIS_RETURN_IF_ERROR(check_tensor("out", o, o.dtype, {s.total_q, s.q_heads, s.v_head_dim}));
   if (lse.present()) TAMIS_RETURN_IF_ERROR(check_tensor("lse", lse, DType::kF32, {s.total_q, s.q_heads}));

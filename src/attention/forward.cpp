@@ -1,19 +1,12 @@
 // forward(): normalize -> bundle -> plan -> schedule -> run. Nothing else.
-#include <chrono>
-
 #include "attention/check_out.h"
 #include "core/checks.h"
+#include "core/clock.h"
 #include "kernels/cpu/run.h"
 #include "tamis/attention.h"
 
 namespace tamis {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double, std::micro>(to - from).count();
-}
 
 // The left half of the line: what `run` needs beside the problem.
 struct Prepared {
@@ -54,7 +47,7 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
     if (!plan.ok()) return plan.status();
     p.plan = std::move(*plan);
     p.normalize_us += microseconds(start, normalized);
-    p.plan_us += microseconds(normalized, Clock::now());
+    p.plan_us += microseconds_since(normalized);
     if (normalize_options.all_blocks || p.plan.path != Path::kDense) break;
     // The plan turned to the dense path, which wants every block; the sets stay what they are.
     normalize_options.all_blocks = true;
@@ -66,7 +59,7 @@ Result<Prepared> prepare(const Problem& problem, const ForwardOptions& options) 
   Result<Schedule> made = schedule(p.plan, p.bundles.view());
   if (!made.ok()) return made.status();
   p.schedule = std::move(*made);
-  p.plan_us += microseconds(planned, Clock::now());
+  p.plan_us += microseconds_since(planned);
   return p;
 }
 
@@ -102,7 +95,7 @@ Status forward_unguarded(const Problem& problem, const ForwardOptions& options, 
                .counters = counters,
                .normalize_us = p.normalize_us,
                .plan_us = p.plan_us,
-               .total_us = microseconds(start, Clock::now())};
+               .total_us = microseconds_since(start)};
   if (index != nullptr) *index = std::move(p.index);
   return {};
 }

@@ -33,19 +33,9 @@ Status read_options(const tamis_backward_options* from, BackwardOptions* to) {
 Status read_gradients(const tamis_input_gradients* from, bool read, GradientView* to) {
   tamis_input_gradients g{};
   TAMIS_RETURN_IF_ERROR(read_struct("gradients", from, &g));
-  if (g.d_q != nullptr) TAMIS_RETURN_IF_ERROR(read_tensor("d_q", *g.d_q, read, &to->d_q));
-  if (g.d_k != nullptr) TAMIS_RETURN_IF_ERROR(read_tensor("d_k", *g.d_k, read, &to->d_k));
-  if (g.d_v != nullptr) TAMIS_RETURN_IF_ERROR(read_tensor("d_v", *g.d_v, read, &to->d_v));
-  return {};
-}
-
-Status read_saved(const char* name, const tamis_tensor* from, TensorView* to) {
-  if (from == nullptr) return {};
-  MutableTensorView view;
-  TAMIS_RETURN_IF_ERROR(read_tensor(name, *from, true, &view));
-  *to = {
-      .data = view.data, .dtype = view.dtype, .rank = view.rank, .shape = view.shape, .stride = view.stride};
-  return {};
+  TAMIS_RETURN_IF_ERROR(read_optional("d_q", g.d_q, read, &to->d_q));
+  TAMIS_RETURN_IF_ERROR(read_optional("d_k", g.d_k, read, &to->d_k));
+  return read_optional("d_v", g.d_v, read, &to->d_v);
 }
 
 Status plan_c(const tamis_problem* problem, const tamis_index_set* index,
@@ -78,8 +68,8 @@ Status run_c(const tamis_backward_step* step, tamis_context* context, tamis_back
   TAMIS_RETURN_IF_ERROR(read_struct("step", step, &s));
   TAMIS_RETURN_IF_ERROR(read_problem(s.problem, Reads::kGradients, &p));
   TAMIS_RETURN_IF_ERROR(need_current(s.plan));
-  TAMIS_RETURN_IF_ERROR(read_saved("lse", s.lse, &saved.lse));
-  TAMIS_RETURN_IF_ERROR(read_saved("out", s.out, &saved.out));
+  TAMIS_RETURN_IF_ERROR(read_optional("lse", s.lse, true, &saved.lse));
+  TAMIS_RETURN_IF_ERROR(read_optional("out", s.out, true, &saved.out));
   TAMIS_RETURN_IF_ERROR(read_gradients(s.gradients, true, &gradients));
   if (s.workspace == nullptr && s.workspace_bytes != 0) return invalid("workspace", "is NULL");
   if (context == nullptr) return invalid("context", "is NULL");

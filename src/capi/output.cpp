@@ -14,20 +14,14 @@ tamis_epilogue defaults(const Epilogue& e) {
   return c;
 }
 
-// NULL leaves the view absent.
-template <class View>
-Status read_optional(const char* name, const tamis_tensor* from, View* to) {
-  return from == nullptr ? Status() : read_tensor(name, *from, true, to);
-}
-
 Status read_epilogue(const tamis_epilogue* from, Epilogue* to) {
   tamis_epilogue e = defaults({});
   TAMIS_RETURN_IF_ERROR(read_struct("epilogue", from, &e));
   TAMIS_RETURN_IF_ERROR(check_reserved("epilogue", e.reserved));
   to->scale = e.scale;
-  TAMIS_RETURN_IF_ERROR(read_optional("gate", e.gate, &to->gate));
-  TAMIS_RETURN_IF_ERROR(read_optional("static_scale", e.static_scale, &to->static_scale));
-  return read_optional("out_scale", e.out_scale, &to->out_scale);
+  TAMIS_RETURN_IF_ERROR(read_optional("gate", e.gate, true, &to->gate));
+  TAMIS_RETURN_IF_ERROR(read_optional("static_scale", e.static_scale, true, &to->static_scale));
+  return read_optional("out_scale", e.out_scale, true, &to->out_scale);
 }
 
 Status read_slots(const tamis_slots* from, SlotView* to) {
@@ -46,8 +40,8 @@ Status read_slots(const tamis_slots* from, SlotView* to) {
 Status read_output(const tamis_output* from, OutView* to) {
   tamis_output o{};
   TAMIS_RETURN_IF_ERROR(read_struct("output", from, &o));
-  TAMIS_RETURN_IF_ERROR(read_optional("out", o.out, &to->out));
-  TAMIS_RETURN_IF_ERROR(read_optional("lse", o.lse, &to->lse));
+  TAMIS_RETURN_IF_ERROR(read_optional("out", o.out, true, &to->out));
+  TAMIS_RETURN_IF_ERROR(read_optional("lse", o.lse, true, &to->lse));
   if (o.epilogue != nullptr) TAMIS_RETURN_IF_ERROR(read_epilogue(o.epilogue, &to->epilogue));
   return o.slots != nullptr ? read_slots(o.slots, &to->slots) : Status();
 }

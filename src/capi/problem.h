@@ -17,6 +17,12 @@ Status read_problem(const tamis_problem* from, Reads reads, Problem* to);
 Status read_tensor(const char* name, const tamis_tensor& from, bool read, MutableTensorView* to);
 Status read_tensor(const char* name, const tamis_tensor& from, bool read, TensorView* to);
 
+// NULL leaves the view absent.
+template <class View>
+Status read_optional(const char* name, const tamis_tensor* from, bool read, View* to) {
+  return from == nullptr ? Status() : read_tensor(name, *from, read, to);
+}
+
 // The options alone; tensors and index_only are absent.
 tamis_problem write_options(const Problem& from);
 tamis_tensor write_tensor(const TensorView& from);

@@ -2,8 +2,8 @@
 #include <initializer_list>
 #include <utility>
 
-#include "core/checks.h"
 #include "core/source.h"
+#include "core/tensor_checks.h"
 #include "tamis/problem.h"
 
 namespace tamis {
@@ -13,10 +13,8 @@ int64_t entry(const TensorView& t, int64_t i) {
   return t.dtype == DType::kI64 ? t.at<int64_t>({i}) : t.at<int32_t>({i});
 }
 
-// A present tensor with elements has memory behind it.
 Status check_memory(std::initializer_list<std::pair<const char*, const TensorView*>> tensors) {
-  for (const auto& [name, t] : tensors)
-    if (t->data == nullptr && t->elements() > 0) return invalid(name, "has elements but no memory");
+  for (const auto& [name, t] : tensors) TAMIS_RETURN_IF_ERROR(need_memory(name, *t));
   return {};
 }
 

@@ -5,50 +5,20 @@
 #include <cmath>
 #include <span>
 
-#include "core/checks.h"
+#include "core/elements.h"
+#include "core/tensor_checks.h"
 
 namespace tamis {
 namespace {
 
-constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 constexpr DType kI32Only[] = {DType::kI32};
 constexpr DType kF32Only[] = {DType::kF32};
 constexpr DType kU64Only[] = {DType::kU64};
 constexpr DType kI32OrI64[] = {DType::kI32, DType::kI64};
-constexpr int64_t kAnyExtent = -1;
 
 // Far above any model, low enough that products of two sizes and a 32-bit count stay inside 64 bits.
 constexpr int64_t kMostHeads = int64_t{1} << 16, kMostHeadSize = int64_t{1} << 16;
 constexpr int64_t kMostPages = (int64_t{1} << 31) - 1;  // page numbers and tokens are 32-bit
-
-Status need_tensor(const char* name, const TensorView& t, std::span<const DType> dtypes, int rank) {
-  if (!t.present()) return invalid(name, "tensor is missing");
-  if (std::find(dtypes.begin(), dtypes.end(), t.dtype) == dtypes.end()) {
-    std::string wanted;
-    for (DType d : dtypes) wanted += text(" ", dtype_name(d));
-    return invalid(name, "dtype ", dtype_name(t.dtype), " is not one of", wanted);
-  }
-  if (t.rank != rank) return invalid(name, "rank ", t.rank, ", expected ", rank);
-  for (int axis = 0; axis < t.rank; ++axis)
-    if (t.shape[axis] < 0) return invalid(name, "extent ", t.shape[axis], " of axis ", axis, " is negative");
-  return {};
-}
-
-std::string extents(std::span<const int64_t> shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += text(i ? "," : "", shape[i]);
-  return out + "]";
-}
-
-Status need_shape(const char* name, const TensorView& t, std::span<const DType> dtypes,
-                  std::initializer_list<int64_t> shape) {
-  TAMIS_RETURN_IF_ERROR(need_tensor(name, t, dtypes, static_cast<int>(shape.size())));
-  const std::span<const int64_t> want(shape.begin(), shape.size()), have(t.shape.data(), shape.size());
-  for (size_t axis = 0; axis < want.size(); ++axis)
-    if (want[axis] != kAnyExtent && want[axis] != have[axis])
-      return invalid(name, "shape ", extents(have), ", expected ", extents(want));
-  return {};
-}
 
 Status check_options(const Problem& p) {
   const CandidateView& c = p.candidates;
@@ -116,7 +86,7 @@ Status check_scale(const char* scale_name, const char* kind_name, const Quantiza
 Status check_kv(const char* name, const TensorView& t, const Quantization& quant, bool paged, int* bits) {
   const int rank = paged ? 4 : 3;
   if (quant.format == Format::kPlain) {
-    TAMIS_RETURN_IF_ERROR(need_tensor(name, t, kFloats, rank));
+    TAMIS_RETURN_IF_ERROR(need_tensor(name, t, kPlainFloats, rank));
   } else {
     const DType wanted[] = {stored_as(quant.format, t.dtype).dtype};
     TAMIS_RETURN_IF_ERROR(need_tensor(name, t, wanted, rank));
@@ -150,7 +120,7 @@ Status check_head_counts(const Shape& s) {
 
 Status read_tensors(const Problem& p, Shape* s) {
   const CacheView& c = p.cache;
-  TAMIS_RETURN_IF_ERROR(need_tensor("q", p.query.q, kFloats, 3));
+  TAMIS_RETURN_IF_ERROR(need_tensor("q", p.query.q, kPlainFloats, 3));
   const bool paged = c.page_table.present();
   if (paged == c.cu_kv.present()) return invalid("page_table", "give exactly one of page_table and cu_kv");
   TAMIS_RETURN_IF_ERROR(check_kv("k", c.k, c.k_quant, paged, &s->k_bits));

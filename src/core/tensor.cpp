@@ -1,6 +1,7 @@
 #include "tamis/tensor.h"
 
 #include <iterator>
+#include <span>
 
 namespace tamis {
 namespace {
@@ -28,26 +29,40 @@ const char* dtype_name(DType dtype) {
 namespace {
 
 template <class Data>
-BasicTensorView<Data> dense(Data* data, DType dtype, std::initializer_list<int64_t> shape) {
+BasicTensorView<Data> dense(Data* data, DType dtype, std::span<const int64_t> shape) {
   BasicTensorView<Data> view{.data = data, .dtype = dtype, .rank = static_cast<int>(shape.size())};
-  int axis = 0;
-  for (int64_t n : shape) view.shape[axis++] = n;
   int64_t step = 1;
-  for (axis = view.rank - 1; axis >= 0; --axis) {
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    view.shape[axis] = shape[axis];
     view.stride[axis] = step;
     step *= view.shape[axis];
   }
   return view;
 }
 
+template <class Data>
+BasicTensorView<Data> dense(const TensorView& like, int64_t last_extent, Data* data, DType dtype) {
+  std::array<int64_t, kMaxRank> shape = like.shape;
+  shape[like.rank - 1] = last_extent;
+  return dense(data, dtype, std::span<const int64_t>(shape.data(), like.rank));
+}
+
 }  // namespace
 
 TensorView dense_view(const void* data, DType dtype, std::initializer_list<int64_t> shape) {
-  return dense(data, dtype, shape);
+  return dense(data, dtype, std::span<const int64_t>(shape.begin(), shape.size()));
 }
 
 MutableTensorView mutable_view(void* data, DType dtype, std::initializer_list<int64_t> shape) {
-  return dense(data, dtype, shape);
+  return dense(data, dtype, std::span<const int64_t>(shape.begin(), shape.size()));
+}
+
+TensorView dense_like(const TensorView& like, int64_t last_extent, const void* data, DType dtype) {
+  return dense(like, last_extent, data, dtype);
+}
+
+MutableTensorView mutable_like(const TensorView& like, int64_t last_extent, void* data, DType dtype) {
+  return dense(like, last_extent, data, dtype);
 }
 
 }  // namespace tamis

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/checks.h"
-#include "core/float_formats.h"
+#include "core/elements.h"
+#include "core/tensor_checks.h"
 #include "tamis/reference.h"
 
 namespace tamis {
@@ -36,18 +36,11 @@ class ErrorSum {
   double largest_ = 0, square_ = 0, square_b_ = 0;
 };
 
-double load(const TensorView& t, int64_t offset) {
-  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[offset];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[offset];
-  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
-}
-
 Status check_values(const char* name, const TensorView& t) {
   if (!t.present()) return invalid(name, "tensor is missing");
-  if (t.dtype != DType::kF32 && t.dtype != DType::kF16 && t.dtype != DType::kBF16)
+  if (!is_plain_float(t.dtype))
     return invalid(name, "dtype ", dtype_name(t.dtype), " is not one of F32 F16 BF16");
-  if (t.data == nullptr && t.elements() > 0) return invalid(name, "has elements but no memory");
-  return {};
+  return need_memory(name, t);
 }
 
 // Calls f(offset) for every element, the last axis fastest.
@@ -64,7 +57,7 @@ void for_each_offset(const TensorView& t, const F& f) {
 std::vector<double> widened(const TensorView& t) {
   std::vector<double> values;
   values.reserve(t.elements());
-  for_each_offset(t, [&](int64_t at) { values.push_back(load(t, at)); });
+  for_each_offset(t, [&](int64_t at) { values.push_back(load_float(t, at)); });
   return values;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/codes.h"
+#include "core/tensor_checks.h"
 #include "quant/groups.h"
 #include "tamis/quant.h"
 
@@ -28,7 +29,7 @@ struct Write {
     return slots.dtype == DType::kI64 ? slots.at<int64_t>({i}) : slots.at<int32_t>({i});
   }
   float value(int64_t i, int64_t head, int64_t d) const {
-    return load_plain(rows, i * rows.stride[0] + head * rows.stride[1] + d * rows.stride[2]);
+    return load_float(rows, i * rows.stride[0] + head * rows.stride[1] + d * rows.stride[2]);
   }
   int64_t page(int64_t slot) const { return extents.paged ? slot / extents.tokens : 0; }
   int64_t token(int64_t slot) const { return extents.paged ? slot % extents.tokens : slot; }
@@ -52,13 +53,13 @@ Status check_shapes(const QuantizedCache& c, const TensorView& codes, const Tens
     return invalid("rows", "dtype ", dtype_name(rows.dtype), " is not one of F32 F16 BF16");
   if (rows.rank != 3 || rows.shape[0] < 0 || rows.shape[1] != e.heads || rows.shape[2] != e.dim)
     return invalid("rows", "shape is not [n,", e.heads, ",", e.dim, "]");
-  if (rows.data == nullptr && rows.elements() > 0) return invalid("rows", "has elements but no memory");
+  TAMIS_RETURN_IF_ERROR(need_memory("rows", rows));
   if (!slots.present()) return invalid("slots", "tensor is missing");
   if (slots.dtype != DType::kI32 && slots.dtype != DType::kI64)
     return invalid("slots", "dtype ", dtype_name(slots.dtype), " is not one of I32 I64");
   if (slots.rank != 1 || slots.shape[0] != rows.shape[0])
     return invalid("slots", "shape is not [", rows.shape[0], "]");
-  if (slots.data == nullptr && slots.elements() > 0) return invalid("slots", "has elements but no memory");
+  TAMIS_RETURN_IF_ERROR(need_memory("slots", slots));
   if (c.quantization.kind == ScaleKind::kToken) {
     if (!c.token_scale.present()) return invalid("token_scale", "tensor is missing, a new token has its own");
     return check_scale_view(c.name, read_only(c.token_scale), ScaleKind::kToken, e);

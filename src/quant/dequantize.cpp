@@ -25,12 +25,6 @@ void fill(const Places& from, const Value& value, std::vector<float>* out) {
       }
 }
 
-TensorView dense_like(const TensorView& x, const std::vector<float>& values, int64_t dim) {
-  const auto& s = x.shape;
-  return x.rank == 4 ? dense_view(values.data(), DType::kF32, {s[0], s[1], s[2], dim})
-                     : dense_view(values.data(), DType::kF32, {s[0], s[1], dim});
-}
-
 Result<Dequantized> dequantize_unguarded(const TensorView& codes, Layout layout, const Quantization& q,
                                          const char* name) {
   TAMIS_RETURN_IF_ERROR(check_kv_view(name, codes, q.format, q.kind));
@@ -44,7 +38,7 @@ Result<Dequantized> dequantize_unguarded(const TensorView& codes, Layout layout,
     fill(
         from,
         [&](int64_t at, int64_t, int64_t, int64_t, int64_t d) {
-          return load_plain(codes, at + d * from.at.dim);
+          return load_float(codes, at + d * from.at.dim);
         },
         &result.values);
   } else {
@@ -67,7 +61,7 @@ Result<Dequantized> dequantize_unguarded(const TensorView& codes, Layout layout,
       return {};
     }));
   }
-  result.view = dense_like(codes, result.values, from.extents.dim);
+  result.view = dense_like(codes, from.extents.dim, result.values.data(), DType::kF32);
   return result;
 }
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/tensor_checks.h"
+
 namespace tamis {
 
 Status check_kv_view(const char* name, const TensorView& x, Format format, ScaleKind kind) {
@@ -16,7 +18,7 @@ Status check_kv_view(const char* name, const TensorView& x, Format format, Scale
       return {Code::kCapacityExceeded, text(name, ": more than ", most, " elements"), {.limit = most + 1}};
     n *= x.shape[axis];
   }
-  if (x.data == nullptr && x.elements() > 0) return invalid(name, "has elements but no memory");
+  TAMIS_RETURN_IF_ERROR(need_memory(name, x));
   if (format > Format::kInt4) return invalid("format", static_cast<int>(format), " is none of Format");
   if (kind > ScaleKind::kToken) return invalid("kind", static_cast<int>(kind), " is none of ScaleKind");
   const bool per_page = kind == ScaleKind::kPage || kind == ScaleKind::kPageChannel;
@@ -39,7 +41,7 @@ Status check_scale_view(const char* name, const TensorView& scale, ScaleKind kin
     for (int axis = 0; axis < wanted.rank; ++axis) shape += text(axis ? "," : "", wanted.shape[axis]);
     return invalid(argument, "shape is not [", shape, "]");
   }
-  if (scale.data == nullptr && scale.elements() > 0) return invalid(argument, "has elements but no memory");
+  TAMIS_RETURN_IF_ERROR(need_memory(argument, scale));
   return {};
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/checks.h"
-#include "core/float_formats.h"
+#include "core/elements.h"
 #include "tamis/cache.h"
 
 namespace tamis {
@@ -77,17 +77,6 @@ inline ScaleStrides scale_strides(ScaleKind kind, const TensorView& scale, Layou
       break;
   }
   return {0, 0, 0, 0};
-}
-
-// Element `offset` of an f32, f16 or bf16 array.
-inline float load_plain(const TensorView& t, int64_t offset) {
-  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[offset];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[offset];
-  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
-}
-
-inline bool is_plain_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
 // Rank, extents and memory of k or v, and that the kind of scale can be had.

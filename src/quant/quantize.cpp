@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/codes.h"
+#include "core/tensor_checks.h"
 #include "quant/groups.h"
 #include "tamis/quant.h"
 
@@ -16,8 +17,7 @@ Status check_used(const TensorView& used, const KvExtents& e) {
                             : used.rank == 1 && used.shape[0] == e.tokens;
   if (!fits && e.paged) return invalid("used", "shape is not [", e.pages, ",", e.tokens, "]");
   if (!fits) return invalid("used", "shape is not [", e.tokens, "]");
-  if (used.data == nullptr && used.elements() > 0) return invalid("used", "has elements but no memory");
-  return {};
+  return need_memory("used", used);
 }
 
 // One k or v on its way: where its elements, its used slots and its scales are.
@@ -35,7 +35,7 @@ class Source {
     return (extents.paged ? used_.at<uint8_t>({page, token}) : used_.at<uint8_t>({token})) != 0;
   }
   float value(int64_t page, int64_t token, int64_t head, int64_t dim) const {
-    return load_plain(x_, page * at_.page + token * at_.token + head * at_.head + dim * at_.dim);
+    return load_float(x_, page * at_.page + token * at_.token + head * at_.head + dim * at_.dim);
   }
   int64_t scale_of(int64_t page, int64_t token, int64_t head, int64_t dim) const {
     return page * scale_at_.page + token * scale_at_.token + head * scale_at_.head + dim * scale_at_.dim;
@@ -97,19 +97,6 @@ void encode(const Source& source, bool packed, Layout layout, Quantized* q) {
   });
 }
 
-TensorView codes_like(const TensorView& x, DType dtype, bool packed) {
-  TensorView codes = x;
-  codes.data = nullptr;
-  codes.dtype = dtype;
-  if (packed) codes.shape[x.rank - 1] /= 2;
-  int64_t step = 1;
-  for (int axis = x.rank - 1; axis >= 0; --axis) {
-    codes.stride[axis] = step;
-    step *= codes.shape[axis];
-  }
-  return codes;
-}
-
 Result<Quantized> quantize_unguarded(const TensorView& x, Format format, ScaleKind kind,
                                      const QuantizeOptions& options) {
   if (format == Format::kPlain) return invalid("format", "is plain: there is nothing to quantize");
@@ -129,7 +116,7 @@ Result<Quantized> quantize_unguarded(const TensorView& x, Format format, ScaleKi
   TAMIS_RETURN_IF_ERROR(find_largest(source, options.name, &q.scales));
   with_codes(format, [&]<class Codes>(Codes) {
     for (float& s : q.scales) s = scale_for<Codes>(s);
-    q.codes = codes_like(x, Codes::kDType, packed);
+    q.codes = dense_like(x, x.shape[x.rank - 1] / (packed ? 2 : 1), nullptr, Codes::kDType);
     q.code_bytes.assign(q.codes.elements(), 0);
     encode<Codes>(source, packed, options.layout, &q);
   });

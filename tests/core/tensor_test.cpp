@@ -109,6 +109,22 @@ TEST(TestProblem, PoisonsWhatHoldsNoToken) {
   EXPECT_TRUE(t.table(1, 0) < 0 || t.table(1, 0) > 1000) << "the table of an empty request is garbage";
 }
 
+TEST(TensorView, LikeAnotherIsDenseWhateverThatIs) {
+  TensorView like = dense_view(nullptr, DType::kI8, {2, 3, 4});
+  like.stride = {-12, 100, 7};
+  float numbers[30];
+  const MutableTensorView t = mutable_like(like, 5, numbers, DType::kF32);
+  const TensorView read = t;  // what may be written may be read
+  const TensorView want = dense_view(numbers, DType::kF32, {2, 3, 5});
+  for (const TensorView& got : {read, dense_like(like, 5, numbers, DType::kF32)}) {
+    EXPECT_EQ(got.data, want.data);
+    EXPECT_EQ(got.dtype, want.dtype);
+    EXPECT_EQ(got.rank, want.rank);
+    EXPECT_EQ(got.shape, want.shape);
+    EXPECT_EQ(got.stride, want.stride);
+  }
+}
+
 TEST(DTypes, ANumberThatIsNoneHasNoBytes) {
   for (const int number : {15, 40, 255}) {
     EXPECT_STREQ(dtype_name(static_cast<DType>(number)), "unknown");

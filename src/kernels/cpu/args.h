@@ -26,9 +26,9 @@ struct Side {
   int64_t scale_page, scale_token, scale_dim;
 };
 
-// Rows [first, first + rows) of the chunk attend to the same set: one list, one position.
+// Neighbouring rows of a chunk that attend to the same set: one list, one position.
 struct MaskGroup {
-  int32_t list, first, rows;
+  int32_t list;
   Sight sight;
 };
 
@@ -66,6 +66,7 @@ struct TileArgs {
   BlockArgs index;
   Side k, v;
   const MaskGroup* groups;
+  const int16_t* group_of;  // [rows]
   int32_t group_count, rows;
 };
 

@@ -50,8 +50,6 @@ class Attention {
       a_.m[r] = -INFINITY;
       a_.l[r] = 0;
     }
-    for (int g = 0; g < a_.group_count; ++g)
-      for (int r = 0; r < a_.groups[g].rows; ++r) group_of_[a_.groups[g].first + r] = static_cast<int16_t>(g);
     TileBuilder builder(a_);
     Tile tiles[2];
     int current = 0;
@@ -67,17 +65,8 @@ class Attention {
   }
 
  private:
-  static Columns columns_of(const Side& side, const Row* rows, int count, const Row* next, int next_count) {
-    return {rows, count, next, next_count, bits_of(side.element), row_bytes(side)};
-  }
-
-  // The columns row r selects of a tile.
-  TAMIS_INLINE uint64_t selected(const Tile& tile, int r) const {
-    return (tile.uniform ? ~uint64_t{0} : tile.bits[group_of_[r]]) & (~uint64_t{0} >> (kTile - tile.columns));
-  }
-
   TAMIS_INLINE void weights_of(const Tile& tile, int r) {
-    weights(a_.score, a_.dropout, tile, selected(tile, r), r, s_ + r * kTile,
+    weights(a_.score, a_.dropout, tile, selected(a_, tile, r), r, s_ + r * kTile,
             {&a_.m[r], &a_.l[r], &scale_[r]});
   }
 
@@ -167,7 +156,7 @@ class Attention {
     Row rows[kTile];
     float p[kTile];
     int count = 0;
-    const uint64_t mine = selected(tile, r);
+    const uint64_t mine = selected(a_, tile, r);
     for (uint64_t bits = mine; bits != 0; bits &= bits - 1, ++count) {
       const int c = __builtin_ctzll(bits);
       rows[count] = {reinterpret_cast<const char*>(wide_v_ + c * v_stride_), nullptr};
@@ -217,12 +206,12 @@ class Attention {
       const int c = __builtin_ctzll(bits);
       widen_row(a_.v, tile.v[c], row);
       for (int r = first; r < first + count; ++r) {
-        if ((selected(tile, r) >> c & 1) == 0) continue;
+        if ((selected(a_, tile, r) >> c & 1) == 0) continue;
         float* o = a_.o + r * a_.v.head_dim;
         for (int64_t d = 0; d < a_.v.head_dim; ++d) o[d] += s_[r * kTile + c] * row[d];
       }
     }
-    for (int r = first; r < first + count; ++r) counts_.rows_redone += (bad & ~selected(tile, r)) != 0;
+    for (int r = first; r < first + count; ++r) counts_.rows_redone += (bad & ~selected(a_, tile, r)) != 0;
   }
 
   void pack_keys(const Columns& k) {
@@ -281,7 +270,6 @@ class Attention {
   float* const keys_;                        // [k_stride_, kTile] K of a tile as a panel
   [[maybe_unused]] uint16_t* const halves_;  // [kPanelBlock, kTile] weights as bf16
   float scale_[kRowChunk];
-  int16_t group_of_[kRowChunk];
 };
 
 inline void attend(const AttendArgs& args, AttendCounts* counts) { Attention(args, counts).run(); }

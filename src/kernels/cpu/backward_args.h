@@ -44,7 +44,6 @@ struct QueryPassArgs : TileArgs {
   bool only_delta;   // adds the sum over this task's edges of P dP to delta, and does nothing else
   float* dq;         // [rows, dq_stride], added to
   int64_t dq_stride;
-  const int16_t* group_of;  // [rows]
   Stored stored;
   char* scratch;  // query_pass_scratch
 };

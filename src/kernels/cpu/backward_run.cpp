@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 
+#include "core/clock.h"
 #include "core/pool.h"
 #include "kernels/cpu/backward_args.h"
 #include "kernels/cpu/backward_sums.h"
@@ -15,23 +15,14 @@
 namespace tamis::cpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int64_t kLine = 64;
-
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
-double microseconds(Clock::time_point from) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
-}
 
 // The working memory of one thread.
 struct Scratch {
-  RowChunk *chunk, *walk;       // an item's rows; those of its bundle on the way there
+  RowChunk* chunk;
   float *q, *g;                 // rows as f32, where they are not kept
   uint32_t *q_pairs, *g_pairs;  // rows as pairs
   float* lse;
-  int16_t* group_of;
   char* kernel;
 };
 
@@ -59,7 +50,7 @@ class BackwardRunner {
                   floats_at(step.layout.key_sums)),
         value_sums_(step.gradients.d_v, step.problem, step.shape, step.spans, step.span_place,
                     floats_at(step.layout.value_sums)),
-        grouping_(step.spans.count() * step.shape.kv_heads) {
+        grouping_(static_cast<int64_t>(step.touched.size()) * step.shape.kv_heads) {
     int64_t most = 0;
     for (size_t s = 0; s + 1 < step.work.slabs.size(); ++s)
       most = std::max(most, step.work.slabs[s + 1] - step.work.slabs[s]);
@@ -70,25 +61,25 @@ class BackwardRunner {
   Status run(BackwardCounters* counters) {
     const auto start = Clock::now();
     clear_all();
-    const double clear_us = microseconds(start);
+    const double clear_us = microseconds_since(start);
     const auto begun = Clock::now();
     pool_.for_each(items(), [this](int worker, int64_t i) { delta_of(worker, i); });
-    double query_us = microseconds(begun), transpose_us = 0, key_us = 0;
+    double query_us = microseconds_since(begun), transpose_us = 0, key_us = 0;
     BackwardCounters count;
     for (size_t slab = 0; slab + 1 < s_.work.slabs.size() && !out_of_memory_; ++slab) {
       const int64_t first = s_.work.slabs[slab], tasks = s_.work.slabs[slab + 1] - first;
       const auto query = Clock::now();
       lay_out(first, tasks);
       pool_.for_each(tasks, [&](int worker, int64_t i) { query_task(worker, first + i, i); });
-      query_us += microseconds(query);
+      query_us += microseconds_since(query);
       if (out_of_memory_) break;
       const auto transpose = Clock::now();
       group_runs(first, tasks);
-      transpose_us += microseconds(transpose);
+      transpose_us += microseconds_since(transpose);
       const auto key = Clock::now();
       pool_.for_each(static_cast<int64_t>(grouped_.keys.size()),
                      [&](int, int64_t owner) { key_owner(owner); });
-      key_us += microseconds(key);
+      key_us += microseconds_since(key);
       ++count.slabs;
       count.tasks += tasks;
       for (int64_t i = 0; i < tasks; ++i) count.tiles += s_.work.tasks[first + i].tiles();
@@ -98,7 +89,7 @@ class BackwardRunner {
     if (out_of_memory_) return {Code::kCapacityExceeded, "threads: no memory for the scratch of a thread"};
     const auto finishing = Clock::now();
     pool_.for_each(items(), [this](int worker, int64_t i) { finish_queries(worker, i); });
-    query_us += microseconds(finishing);
+    query_us += microseconds_since(finishing);
     finish_keys();
     if (out_of_memory_) return {Code::kCapacityExceeded, "threads: no memory for the scratch of a thread"};
     if (counters == nullptr) return {};
@@ -111,11 +102,7 @@ class BackwardRunner {
  private:
   float* floats_at(int64_t offset) const { return reinterpret_cast<float*>(s_.workspace + offset); }
   int64_t items() const { return static_cast<int64_t>(s_.work.items.size()); }
-  int64_t touched() const {
-    int64_t n = 0;
-    for (const int32_t place : s_.span_place) n += place >= 0;
-    return n;
-  }
+  int64_t touched() const { return static_cast<int64_t>(s_.touched.size()); }
 
   void clear_all() {
     clear_floats(dq_, s_.work.rows * q_stride_, pool_);
@@ -129,13 +116,11 @@ class BackwardRunner {
 
   bool take_scratch(int worker, Scratch* scratch) {
     const int64_t sizes[] = {round_up(sizeof(RowChunk), kLine),
-                             round_up(sizeof(RowChunk), kLine),
                              kRowChunk * q_stride_ * 4,
                              kRowChunk * g_stride_ * 4,
                              kRowChunk * q_stride_ * 2,
                              kRowChunk * g_stride_ * 2,
                              kRowChunk * 4,
-                             kRowChunk * 2,
                              isa_.query_pass_scratch(s_.shape.head_dim, s_.shape.v_head_dim)};
     int64_t total = 0;
     for (const int64_t size : sizes) total += size;
@@ -145,24 +130,18 @@ class BackwardRunner {
       return false;
     }
     scratch->chunk = new (at) RowChunk;
-    scratch->walk = new (at += sizes[0]) RowChunk;
-    scratch->q = reinterpret_cast<float*>(at += sizes[1]);
-    scratch->g = reinterpret_cast<float*>(at += sizes[2]);
-    scratch->q_pairs = reinterpret_cast<uint32_t*>(at += sizes[3]);
-    scratch->g_pairs = reinterpret_cast<uint32_t*>(at += sizes[4]);
-    scratch->lse = reinterpret_cast<float*>(at += sizes[5]);
-    scratch->group_of = reinterpret_cast<int16_t*>(at += sizes[6]);
-    scratch->kernel = reinterpret_cast<char*>(at += sizes[7]);
+    scratch->q = reinterpret_cast<float*>(at += sizes[0]);
+    scratch->g = reinterpret_cast<float*>(at += sizes[1]);
+    scratch->q_pairs = reinterpret_cast<uint32_t*>(at += sizes[2]);
+    scratch->g_pairs = reinterpret_cast<uint32_t*>(at += sizes[3]);
+    scratch->lse = reinterpret_cast<float*>(at += sizes[4]);
+    scratch->kernel = reinterpret_cast<char*>(at += sizes[5]);
     return true;
   }
 
-  // The rows of an item, in scratch->chunk.
-  void load_chunk(const BackwardItem& item, const Scratch& scratch) const {
-    int32_t number = 0;
-    for_each_chunk(s_.problem, s_.shape, s_.bundles, s_.bundles.bundle[item.bundle], item.kv_head,
-                   scratch.walk, [&](const RowChunk& chunk, int64_t) {
-                     if (number++ == item.chunk) *scratch.chunk = chunk;
-                   });
+  void load_chunk(const BackwardItem& item, RowChunk* chunk) const {
+    fill_chunk(s_.problem, s_.shape, s_.bundles, s_.bundles.bundle[item.bundle], item.kv_head, item.first,
+               chunk);
   }
 
   static int64_t row_at(const TensorView& t, const QueryRow& row) {
@@ -174,7 +153,7 @@ class BackwardRunner {
     const BackwardItem& item = s_.work.items[i];
     Scratch scratch;
     if (!take_scratch(worker, &scratch)) return;
-    load_chunk(item, scratch);
+    load_chunk(item, scratch.chunk);
     const TensorView &g = s_.problem.gradients.d_out, &out = s_.saved.out,
                      &d_lse = s_.problem.gradients.d_lse;
     float* delta = delta_ + item.first_row;
@@ -217,20 +196,16 @@ class BackwardRunner {
       }
       scratch.lse[r] = load_float(s_.saved.lse, row_at(s_.saved.lse, row));
     }
-    for (int32_t group = 0; group < chunk.group_count; ++group)
-      for (int32_t r = 0; r < chunk.groups[group].rows; ++r)
-        scratch.group_of[chunk.groups[group].first + r] = static_cast<int16_t>(group);
     QueryPassArgs args{};
     const CacheView& cache = p.cache;
     args.k = side_of(cache.k, cache.k_quant, cache.layout, item.kv_head);
     args.v = side_of(cache.v, cache.v_quant, cache.layout, item.kv_head);
     args.groups = chunk.groups;
+    args.group_of = chunk.group_of;
     args.group_count = chunk.group_count;
     args.rows = chunk.count;
     args.score = score_args(p, s_.shape, chunk);
-    args.dropout = dropout_args(p.dropout, s_.bundles.bundle[item.bundle].request);
-    args.dropout.heads = chunk.heads;
-    args.dropout.positions = chunk.positions;
+    args.dropout = dropout_args(p.dropout, s_.bundles.bundle[item.bundle].request, chunk);
     args.q = pairs_ ? nullptr : q;
     args.g = pairs_ ? nullptr : g;
     args.q_stride = q_stride_;
@@ -243,7 +218,6 @@ class BackwardRunner {
     args.delta = delta_ + item.first_row;
     args.dq = dq_ + item.first_row * q_stride_;
     args.dq_stride = q_stride_;
-    args.group_of = scratch.group_of;
     args.stored.pairs = pairs_;
     args.scratch = scratch.kernel;
     return args;
@@ -290,14 +264,14 @@ class BackwardRunner {
     const BackwardItem& item = s_.work.items[task.item];
     Scratch scratch;
     if (!take_scratch(worker, &scratch)) return;
-    load_chunk(item, scratch);
+    load_chunk(item, scratch.chunk);
     TaskStore& store = stores_[place];
     QueryPassArgs args = rows_of(item, scratch, reinterpret_cast<float*>(store.stored.q),
                                  reinterpret_cast<float*>(store.stored.g));
     set_blocks(item, task, &args);
     args.stored = store.stored;
     isa_.query_pass(args);
-    memcpy(store.group_of, scratch.group_of, sizeof(int16_t) * static_cast<size_t>(item.rows));
+    memcpy(store.group_of, scratch.chunk->group_of, sizeof(int16_t) * static_cast<size_t>(item.rows));
     int64_t runs = 0;
     for (int64_t tile = 0; tile < task.tiles(); ++tile) {
       const int64_t columns = std::min<int64_t>(kTile, task.columns - tile * kTile);
@@ -314,9 +288,9 @@ class BackwardRunner {
     run_task_.clear();
     run_of_.clear();
     for (int64_t i = 0; i < tasks; ++i) {
-      const int64_t head = s_.work.items[s_.work.tasks[first + i].item].kv_head * s_.spans.count();
+      const int64_t head = s_.work.items[s_.work.tasks[first + i].item].kv_head * touched();
       for (int64_t r = 0; r < run_counts_[i]; ++r) {
-        keys_.push_back(head + s_.spans.of(stores_[i].runs[r].slot));
+        keys_.push_back(head + s_.span_place[s_.spans.of(stores_[i].runs[r].slot)]);
         run_task_.push_back(static_cast<int32_t>(i));
         run_of_.push_back(static_cast<int32_t>(r));
       }
@@ -325,7 +299,7 @@ class BackwardRunner {
   }
 
   void key_owner(int64_t owner) {
-    const int64_t kv_head = grouped_.keys[owner] / s_.spans.count();
+    const int64_t kv_head = grouped_.keys[owner] / touched();
     for (int64_t i = grouped_.begin[owner]; i < grouped_.begin[owner + 1]; ++i) {
       const TaskStore& store = stores_[run_task_[grouped_.order[i]]];
       const index::SlotRun& run = store.runs[run_of_[grouped_.order[i]]];
@@ -354,7 +328,7 @@ class BackwardRunner {
     const BackwardItem& item = s_.work.items[i];
     Scratch scratch;
     if (!take_scratch(worker, &scratch)) return;
-    load_chunk(item, scratch);
+    load_chunk(item, scratch.chunk);
     const MutableTensorView& to = s_.gradients.d_q;
     for (int32_t r = 0; r < item.rows; ++r) {
       const QueryRow& row = scratch.chunk->rows[r];
@@ -365,8 +339,8 @@ class BackwardRunner {
   }
 
   void finish_keys() {
-    pool_.for_each(s_.spans.count(), [&](int, int64_t span) {
-      if (s_.span_place[span] < 0) return;
+    pool_.for_each(touched(), [&](int, int64_t place) {
+      const int64_t span = s_.touched[place];
       key_sums_.finish(span, [this](float sum) { return scaled(sum); });
       if (!sums_in_place(s_.gradients.d_v)) value_sums_.finish(span, [](float sum) { return sum; });
     });

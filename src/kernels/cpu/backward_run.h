@@ -25,7 +25,8 @@ struct BackwardStep {
   const BundleView& bundles;
   const BackwardWork& work;
   const index::PhysicalSpans& spans;
-  const std::vector<int32_t>& span_place;  // [spans] place among the touched ones, -1
+  const std::vector<int32_t>& span_place;  // [spans] place in `touched`, -1
+  const std::vector<int64_t>& touched;     // spans that some bundle reads
   const SavedForward& saved;
   const GradientView& gradients;
   const BackwardLayout& layout;

@@ -58,11 +58,8 @@ class KeySums {
         kv_heads_(shape.kv_heads),
         spans_(spans),
         span_place_(span_place),
-        apart_(apart) {
-    TensorView view;
-    view.rank = t_.rank, view.shape = t_.shape, view.stride = t_.stride;
-    stride_ = kv_strides(view, problem.cache.layout);
-  }
+        apart_(apart),
+        stride_(kv_strides(t_, problem.cache.layout)) {}
 
   // Floats kept apart for `touched` spans.
   static int64_t floats_apart(const MutableTensorView& gradient, int64_t touched,
@@ -110,7 +107,7 @@ class KeySums {
   const index::PhysicalSpans& spans_;
   const std::vector<int32_t>& span_place_;  // [spans] place among the touched ones, -1
   float* const apart_;                      // [touched, kv_heads, slots of a span, dim]
-  KvStrides stride_{};
+  const KvStrides stride_;
 };
 
 }  // namespace tamis::cpu

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "index/transpose.h"
+#include "kernels/cpu/numbers.h"
 #include "kernels/cpu/rows.h"
 
 namespace tamis::cpu {
@@ -12,8 +13,6 @@ namespace {
 
 // Columns of one task: bounds what a slab must hold of a chunk with a long list.
 constexpr int64_t kTaskColumns = 4096;
-
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // Tokens of block `j` that some row of the chunk selects.
 int64_t columns_of(const BundleView& view, const Bundle& bundle, const RowChunk& chunk, int64_t j) {
@@ -72,15 +71,14 @@ BackwardWork cut_backward(const Problem& problem, const Shape& shape, const Bund
     for (int32_t b = 0; b < bundles.bundles; ++b) {
       const Bundle& bundle = bundles.bundle[b];
       if (kv_head < bundle.kv_head || kv_head >= bundle.kv_head + bundle.kv_heads) continue;
-      int32_t number = 0;
-      for_each_chunk(
-          problem, shape, bundles, bundle, kv_head, chunk_memory.get(), [&](const RowChunk& chunk, int64_t) {
-            const auto item = static_cast<int32_t>(work.items.size());
-            work.items.push_back({b, kv_head, number++, chunk.count, chunk.group_count, work.rows});
-            work.rows += chunk.count;
-            cut_item(bundles, bundle, chunk, item, &tasks);
-            work.item_begin.push_back(static_cast<int64_t>(tasks.size()));
-          });
+      for_each_chunk(problem, shape, bundles, bundle, kv_head, chunk_memory.get(),
+                     [&](const RowChunk& chunk, int64_t first) {
+                       const auto item = static_cast<int32_t>(work.items.size());
+                       work.items.push_back({b, kv_head, first, chunk.count, chunk.group_count, work.rows});
+                       work.rows += chunk.count;
+                       cut_item(bundles, bundle, chunk, item, &tasks);
+                       work.item_begin.push_back(static_cast<int64_t>(tasks.size()));
+                     });
     }
   // First tasks of all items, then second ones, ...: tasks of one slab belong to different items.
   std::vector<int64_t> order(tasks.size());

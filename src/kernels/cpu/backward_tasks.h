@@ -12,7 +12,8 @@ namespace tamis::cpu {
 
 // One chunk of query rows of a (bundle, KV head).
 struct BackwardItem {
-  int32_t bundle, kv_head, chunk;
+  int32_t bundle, kv_head;
+  int64_t first;  // its first row within the group
   int32_t rows, groups;
   int64_t first_row;  // of all items, one after the other
 };

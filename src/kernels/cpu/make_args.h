@@ -76,15 +76,14 @@ inline Side side_of(const TensorView& t, const Quantization& quant, Layout layou
   return side;
 }
 
-// Heads and positions are the chunk's.
-inline DropoutArgs dropout_args(const Dropout& dropout, int32_t request) {
+inline DropoutArgs dropout_args(const Dropout& dropout, int32_t request, const RowChunk& chunk) {
   return {.active = dropout.p > 0,
           .threshold = dropout_threshold(dropout.p),
           .keep = static_cast<float>(1 / (1 - dropout.p)),
           .seed = dropout.seed,
           .request = static_cast<uint32_t>(request),
-          .heads = nullptr,
-          .positions = nullptr};
+          .heads = chunk.heads,
+          .positions = chunk.positions};
 }
 
 inline ScoreArgs score_args(const Problem& p, const Shape& s, const RowChunk& chunk) {

@@ -1,24 +1,13 @@
-// Elements of plain tensors, one at a time.
+// Sizes, and rows of plain tensors as the kernels want them.
 #pragma once
 
-#include "core/float_formats.h"
-#include "tamis/tensor.h"
+#include <cstring>
+
+#include "core/elements.h"
 
 namespace tamis::cpu {
 
-// f32, f16 or bf16.
-inline float load_float(const TensorView& t, int64_t offset) {
-  if (t.dtype == DType::kF32) return static_cast<const float*>(t.data)[offset];
-  const uint16_t bits = static_cast<const uint16_t*>(t.data)[offset];
-  return t.dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
-}
-
-inline void store_float(const MutableTensorView& t, int64_t offset, float x) {
-  if (t.dtype == DType::kF32)
-    static_cast<float*>(t.data)[offset] = x;
-  else
-    static_cast<uint16_t*>(t.data)[offset] = t.dtype == DType::kF16 ? float_to_f16(x) : float_to_bf16(x);
-}
+constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // The `dim` numbers at `offset` as f32, with zeros up to `padded`.
 inline void load_row(const TensorView& t, int64_t offset, int64_t dim, int64_t padded, float* to) {

@@ -29,6 +29,12 @@ TAMIS_INLINE int bits_of(Element element) {
 
 TAMIS_INLINE int64_t row_bytes(const Side& side) { return side.head_dim * bits_of(side.element) / 8; }
 
+// Rows of a tile, and the next tile's to be asked for meanwhile.
+TAMIS_INLINE Columns columns_of(const Side& side, const Row* rows, int count, const Row* next,
+                                int next_count) {
+  return {rows, count, next, next_count, bits_of(side.element), row_bytes(side)};
+}
+
 // A row's elements have gaps, or its scales have.
 TAMIS_INLINE bool strided(const Side& side) {
   const int bits = bits_of(side.element) < 8 ? 8 : bits_of(side.element);  // two int4 are one byte

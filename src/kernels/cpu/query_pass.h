@@ -94,8 +94,8 @@ class QueryPass {
 #endif
 
   void step(const Tile& tile, const Tile& next, int32_t number) {
-    const Columns k{tile.k, tile.columns, next.k, next.columns, bits_of(a_.k.element), row_bytes(a_.k)};
-    const Columns v{tile.v, tile.columns, next.v, next.columns, bits_of(a_.v.element), row_bytes(a_.v)};
+    const Columns k = columns_of(a_.k, tile.k, tile.columns, next.k, next.columns);
+    const Columns v = columns_of(a_.v, tile.v, tile.columns, next.v, next.columns);
     uint64_t bad = pack(k, v);
     if (tile.uniform || a_.only_delta) bad = 0;
     if (bad != 0 && pairs()) widen_rows(a_.k, k, wide_k_, k_stride_);
@@ -130,11 +130,6 @@ class QueryPass {
     return bad_rows(wide_k_, k_stride_, k.count, a_.k.head_dim);
   }
 
-  TAMIS_INLINE uint64_t selected(const Tile& tile, int r) const {
-    return (tile.uniform ? ~uint64_t{0} : tile.bits[a_.group_of[r]]) &
-           (~uint64_t{0} >> (kTile - tile.columns));
-  }
-
   // Where the columns of the tile lie and which rows select them.
   void describe(const Tile& tile, int32_t number) {
     memcpy(a_.stored.slots + number * kTile, tile.slot, sizeof(int64_t) * static_cast<size_t>(tile.columns));
@@ -165,7 +160,7 @@ class QueryPass {
 
   // s: dot products to dS; dp: dO . v to the weights that multiplied V. 0 where not selected.
   TAMIS_INLINE void gradients(const Tile& tile, int r, float* s, float* dp) {
-    const uint64_t mine = selected(tile, r);
+    const uint64_t mine = selected(a_, tile, r);
     if (mine == ~uint64_t{0} && !a_.dropout.active && !a_.only_delta && a_.score.softcap == 0 &&
         a_.score.slopes == nullptr)
       plain_gradients(r, s, dp);
@@ -254,7 +249,7 @@ class QueryPass {
   // Some row of K is not finite: this row adds its own columns only.
   void add_selected(const Tile& tile, int r, const float* ds) {
     float* dq = a_.dq + r * a_.dq_stride;
-    for (uint64_t bits = selected(tile, r); bits != 0; bits &= bits - 1) {
+    for (uint64_t bits = selected(a_, tile, r); bits != 0; bits &= bits - 1) {
       const int c = __builtin_ctzll(bits);
       const float* row = wide_k_ + c * k_stride_;
       for (int64_t d = 0; d < a_.k.head_dim; ++d) dq[d] += ds[c] * row[d];

@@ -1,11 +1,11 @@
 #include "kernels/cpu/run.h"
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "core/checks.h"
+#include "core/clock.h"
 #include "core/pool.h"
 #include "kernels/cpu/make_args.h"
 #include "kernels/cpu/numbers.h"
@@ -15,10 +15,6 @@
 
 namespace tamis::cpu {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 struct Totals {
   std::atomic<int64_t> tiles{0}, tokens{0}, redone{0}, empty{0}, stale{0}, saturated{0};
@@ -76,8 +72,8 @@ class Runner {
     counters->empty_rows += totals_.empty;
     counters->stale_rows += totals_.stale;
     counters->saturated += totals_.saturated;
-    counters->attention_us += std::chrono::duration<double, std::micro>(attended - start).count();
-    counters->merge_us += std::chrono::duration<double, std::micro>(Clock::now() - attended).count();
+    counters->attention_us += microseconds(start, attended);
+    counters->merge_us += microseconds_since(attended);
     return {};
   }
 
@@ -130,7 +126,6 @@ class Runner {
     args.q_pairs = pairs_.scores ? scratch.q_pairs : nullptr;
     args.q_pair_stride = q_pair_stride_;
     args.pair_weights = pairs_.weights;
-    args.dropout = dropout_args(s_.problem.dropout, bundle.request);
     args.scratch = scratch.kernel;
     args.q = scratch.q;
     args.q_stride = q_stride_;
@@ -139,11 +134,11 @@ class Runner {
                    [&](const RowChunk& chunk, int64_t first) {
                      const int64_t at = task.part < 0 ? 0 : s_.schedule.part_rows[task.part] + first;
                      args.groups = chunk.groups;
+                     args.group_of = chunk.group_of;
                      args.group_count = chunk.group_count;
                      args.rows = chunk.count;
                      args.score = score_args(s_.problem, s_.shape, chunk);
-                     args.dropout.heads = chunk.heads;
-                     args.dropout.positions = chunk.positions;
+                     args.dropout = dropout_args(s_.problem.dropout, bundle.request, chunk);
                      args.o = task.part < 0 ? scratch.o : partial_o_ + at * s_.shape.v_head_dim;
                      args.m = task.part < 0 ? scratch.m : partial_m_ + at;
                      args.l = task.part < 0 ? scratch.l : partial_l_ + at;
@@ -171,7 +166,7 @@ class Runner {
   // Stores one row and counts. A set whose scores are all -inf has no softmax: NaN, as anywhere.
   void finish(const QueryRow& row, const float* o, float m, float l) {
     if (m == -INFINITY && l != 0) l = NAN;
-    const Stored stored = store_.row(row.query, row.head, o, m, l);
+    const StoreOutcome stored = store_.row(row.query, row.head, o, m, l);
     if (l == 0) ++totals_.empty;
     if (stored.stale) ++totals_.stale;
     if (stored.saturated > 0) totals_.saturated += stored.saturated;

@@ -11,7 +11,7 @@
 
 namespace tamis::cpu {
 
-struct Stored {
+struct StoreOutcome {
   bool stale = false;     // not written
   int64_t saturated = 0;  // values
 };
@@ -22,7 +22,7 @@ class RowStore {
   RowStore(const OutView& to, const TensorView& cu_q) : to_(to), cu_q_(cu_q) {}
 
   // `o` is the numerator of the whole row, (m, l) its state.
-  Stored row(int64_t query, int64_t head, const float* o, float m, float l) const {
+  StoreOutcome row(int64_t query, int64_t head, const float* o, float m, float l) const {
     if (is_stale(query)) return {.stale = true};
     const MutableTensorView& lse = to_.lse;
     if (lse.present()) *element<float>(lse, query, head) = finish_lse(m, l);

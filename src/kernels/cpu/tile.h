@@ -18,6 +18,12 @@ struct Tile {
   uint64_t bits[kRowChunk];  // [group] columns that the rows of the group select; set unless uniform
 };
 
+// The columns that a row selects of a tile.
+TAMIS_INLINE uint64_t selected(const TileArgs& args, const Tile& tile, int row) {
+  return (tile.uniform ? ~uint64_t{0} : tile.bits[args.group_of[row]]) &
+         (~uint64_t{0} >> (kTile - tile.columns));
+}
+
 // Walks the words of a range of blocks and fills one tile after the other.
 class TileBuilder {
  public:
