@@ -1,0 +1,147 @@
+// A decode step on a CUDA device: normalize, schedule and attend as kernels on a stream of the caller.
+//
+// Everything the kernels read lies in device memory of the caller: the views of a Problem point there, and so
+// do the three buffers of a step. normalize, schedule and run never allocate, never wait for the device and
+// never look into device memory, so they may be captured into a CUDA graph. Contents, lengths, page tables,
+// counts and cu_q may change between replays within what the plan holds; a graph keeps the pointers and
+// extents it was captured with. One buffer set has one user at a time; two sets run side by side on two
+// streams.
+//
+// What only the device can know is judged there. The first offence, in the order of docs/semantics.md section
+// 10, refuses the whole batch: no byte of K or V is read, every row of out and lse becomes NaN, and `poll`
+// reports it. Only `poll` and `fetch` wait, and they refuse while the stream is being captured.
+//
+// On the device cu_q may end below total_q and there may be fewer candidate rows than the tensors hold: a
+// graph of fixed extents serves a batch that shrinks. What lies beyond is neither read nor written.
+//
+// In a build without CUDA every function here answers device_error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tamis/attention.h"
+#include "tamis/plan.h"
+#include "tamis/problem.h"
+#include "tamis/status.h"
+
+namespace tamis::cuda {
+
+using Stream = void*;  // a cudaStream_t; null: the default stream
+
+// How K and V come in.
+enum class Load : uint8_t {
+  kAuto,
+  kBlocks,  // 16 neighbouring tokens of a block at a time; tokens that nobody selects are skipped
+  kTokens,  // 16 selected tokens at a time, from wherever they are: for sparse lists and odd page sizes
+};
+const char* load_name(Load load);
+
+struct StepOptions {
+  // backend is taken as kCuda. min_tiles and shares 0: the policy of the device backend.
+  PlanOptions plan{};
+  int32_t block = 0;  // 16, 32 or 64 tokens; 0: default_block
+  Load load = Load::kAuto;
+  // Selected tokens per token of the listed blocks, from the statistics of earlier steps: what `kAuto` goes
+  // by. Below 0: not known, the unit of the candidates decides.
+  double density = -1;
+  // Blocks that one bundle may hold: a capacity tier. 0: as many as candidates and mask can bring.
+  int64_t row_entries = 0;
+  int64_t max_kv_len = 0;  // tokens of a request; 0: what the page table or the cache holds
+};
+
+struct StepSizes {
+  int64_t control = 0;  // epoch, verdict, statistics: outside the other two, so that nothing can fake them
+  int64_t index = 0;    // the index set: shared by layers that share lists
+  int64_t scratch = 0;  // schedule and partial states: one a stream
+};
+
+// An immutable value, made from extents and dtypes alone.
+struct StepPlan {
+  Plan plan;
+  Load load = Load::kBlocks;
+  std::string kernel;         // row of the kernel table
+  bool every_token = false;   // Candidates::all: rows need no list
+  int64_t max_kv_len = 0;
+  int32_t lists = 1;          // candidate rows of a bundle
+  int32_t bundles_a_block = 1;  // bundles of a query block; bundle = query block * bundles_a_block + KV head
+  int32_t kv_heads_served = 1;  // KV heads of a bundle
+  int64_t bundles = 0, groups = 0, tasks = 0, parts = 0;  // most of each
+  int32_t columns = 8;        // query rows a CTA computes at a time
+  int64_t column_tiles = 1;   // CTAs a task, so that all query rows of a group are served
+  StepSizes bytes;
+};
+
+// Chooses kernel, block, load policy and sizes. Reads no array. Fails like make_plan, and with `unsupported`,
+// naming the property, where no kernel computes the problem.
+Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options = {});
+
+// Device memory, each on a 256-byte line and of at least the plan's bytes.
+struct StepBuffers {
+  void *control = nullptr, *index = nullptr, *scratch = nullptr;
+  StepSizes bytes{};
+};
+
+// Once for each new control buffer, before its first step. Capturable.
+Status clear(const StepPlan& plan, const StepBuffers& buffers, Stream stream);
+
+// Candidates to index set. The set may not run before `schedule` has followed.
+Status normalize(const StepPlan& plan, const Problem& problem, const StepBuffers& buffers, Stream stream);
+
+// Index set to tasks; judges the batch.
+Status schedule(const StepPlan& plan, const StepBuffers& buffers, Stream stream);
+
+// Counts of runs, in device memory of the caller; each run adds to them.
+struct StepCounters {
+  unsigned long long tasks, tiles;   // tiles of 64 columns begun
+  unsigned long long tokens_loaded;  // per KV head
+  unsigned long long rows_redone;    // query rows summed again, alone, because another row's V was not finite
+  unsigned long long empty_rows, stale_rows;  // (query, query head)
+};
+
+// Attention and merge. out: f32, f16 or bf16, lse f32 or absent; slots are honoured, an epilogue is refused.
+// May follow one schedule any number of times (layers that share lists). A step that was not scheduled, or
+// scratch that another plan has used since, gives verdict stale_plan and NaN.
+Status run(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
+           Stream stream, StepCounters* counters = nullptr);
+
+// normalize, schedule, run.
+Status step(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
+            Stream stream, StepCounters* counters = nullptr);
+
+// Sums over the bundles of the last step that was scheduled.
+struct StepStats {
+  int64_t raw = 0, padding = 0, invalid = 0, duplicates = 0, unique = 0, future = 0;
+  int64_t bundles = 0, empty_bundles = 0, blocks = 0, gaps = 0;
+  int64_t touched_pages = 0;  // over bundles: a page that two bundles touch counts twice
+  int64_t selected = 0;       // tokens of bundles that some query sees, and ...
+  int64_t tasks = 0, parts = 0, most_parts = 0;
+  uint64_t epoch = 0;  // steps scheduled with this control buffer
+
+  // Selected tokens per token of the blocks; 1 where there are no blocks.
+  double density(int32_t block) const {
+    return blocks > 0 ? static_cast<double>(selected) / static_cast<double>(blocks * block) : 1;
+  }
+};
+
+// Waits for the stream, then reports: the verdict of the last step as a Status with request, row, page and
+// value, and its statistics where `stats` is given. not_capturable while capturing.
+Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, StepStats* stats = nullptr);
+
+// The index set and the schedule of the last step, brought to the host: for tests and for explaining.
+struct FetchedBundle {
+  int32_t request = -1;  // -1: no such row in this step
+  int32_t first_query = 0, last_query = 0;
+  std::vector<int32_t> blocks;
+  std::vector<int64_t> slots;      // first slot of each block; -1: the block is not touched, or lies in pieces
+  std::vector<uint64_t> members;   // [blocks * lists]
+};
+struct FetchedStep {
+  std::vector<FetchedBundle> bundles;
+  std::vector<Task> tasks;
+  std::vector<MergeItem> merges;
+};
+Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stream stream);
+
+}  // namespace tamis::cuda
