@@ -1,15 +1,15 @@
 // Where the blocks of a group are cut into parts. A group is one (bundle, KV head); groups are laid end to
-// end, bundle-major, on one line of blocks. Everything follows from two numbers of a group, where it begins
-// and ends on that line, so each group can be cut alone: the host does so in a loop, the device with one
-// thread a group.
+// end, bundle-major, on one line of blocks. Once a Partition is known, everything follows from two numbers of
+// a group, where it begins and ends on that line, so each group can be cut alone: the host does so in a loop,
+// the device with one thread a group.
 //
 //   balanced    share borders stand every `share` blocks of the whole line; those that fall inside a group
-//   cut
-//               it, except where a part would be shorter than `min_part`: there the group's own border is
-//               taken.
+//               cut it, except where a part would be shorter than `min_part`: there the group's own border
+//               is taken.
+//   even        as many equal parts as keep each within `share` blocks, border i at floor(i * count / parts),
+//               but never so many that one is shorter than `min_part`.
 //   invariant   borders every `min_part` blocks from the group's begin; the rest joins the last part. Nothing
-//   but
-//               the group's own length counts.
+//               but the group's own length counts.
 //   forced      `parts` parts, border i at floor(i * count / parts); parts of a short group may be empty.
 #pragma once
 
@@ -19,11 +19,11 @@
 
 namespace tamis {
 
-enum class Split : uint8_t { kBalanced, kInvariant, kForced };
+enum class Split : uint8_t { kBalanced, kEven, kInvariant, kForced };
 
 struct Partition {
   Split split;
-  int64_t share;     // balanced: blocks from one share border to the next, at least min_part
+  int64_t share;     // at least min_part. balanced: blocks from one share border to the next; even: of a part
   int64_t min_part;  // blocks, at least 1
   int64_t parts;     // forced
 };
@@ -39,6 +39,53 @@ TAMIS_HD inline Partition make_partition(int64_t total, int64_t forced_parts, bo
   int64_t share = total / shares + (total % shares != 0 ? 1 : 0);
   if (share < min_part) share = min_part;
   return {Split::kBalanced, share, min_part, 0};
+}
+
+// Even parts. As many workers as there are shares run side by side, so what a step takes is its longest part
+// unless there are more tasks than shares: then some worker takes a second one. The share is therefore the
+// smallest of a fixed row of candidates with which every task finds a worker of its own. The candidates grow
+// in steps of a sixteenth of the least conceivable share, up to almost three times that, and one can be
+// judged without the others: the host tries them in order, the device at once.
+constexpr int64_t kEvenCandidates = 32;
+
+// Candidate k, 0 .. kEvenCandidates: max(min_part, lo + floor(lo * k / 16)), where `shares` runs of lo blocks
+// just hold the line. Never falls with k. A share of `total` leaves every group whole, so there it stops and
+// nothing overflows, up to a total of 2^62.
+TAMIS_HD inline int64_t even_candidate(int64_t total, int64_t shares, int64_t min_part, int64_t k) {
+  if (min_part < 1) min_part = 1;
+  if (shares < 1) shares = 1;
+  const int64_t lo = total / shares + (total % shares != 0 ? 1 : 0);
+  const int64_t more = lo / 16 * k + lo % 16 * k / 16;
+  const int64_t share = more < total - lo ? lo + more : total;
+  return share < min_part ? min_part : share;
+}
+
+// Parts of a group of `count` blocks; 1 where there are none, since its task is there all the same.
+TAMIS_HD inline int64_t even_parts(int64_t count, int64_t share, int64_t min_part) {
+  const int64_t wanted = count / share + (count % share != 0 ? 1 : 0), most = count / min_part;
+  const int64_t parts = wanted < most ? wanted : most;
+  return parts < 1 ? 1 : parts;
+}
+
+// The smallest candidate that gives at most `shares` tasks, or the first where none does: tasks then wait for
+// each other anyway, and short ones pack best. prefix [groups + 1]: blocks before each group.
+TAMIS_HD inline int64_t even_share(const int64_t* prefix, int64_t groups, int64_t shares, int64_t min_part) {
+  if (min_part < 1) min_part = 1;
+  const int64_t total = prefix[groups];
+  for (int64_t k = 0; k < kEvenCandidates && groups <= shares; ++k) {
+    const int64_t share = even_candidate(total, shares, min_part, k);
+    int64_t tasks = 0;
+    for (int64_t g = 0; g < groups && tasks <= shares; ++g)
+      tasks += even_parts(prefix[g + 1] - prefix[g], share, min_part);
+    if (tasks <= shares) return share;
+  }
+  return even_candidate(total, shares, min_part, 0);
+}
+
+// `share`: a candidate of this min_part.
+TAMIS_HD inline Partition even_partition(int64_t share, int64_t min_part) {
+  if (min_part < 1) min_part = 1;
+  return {Split::kEven, share < min_part ? min_part : share, min_part, 0};
 }
 
 // The parts of one group: at least 1, and exactly 1 where the group has no blocks.
@@ -64,6 +111,8 @@ TAMIS_HD inline Cuts cut(const Partition& p, int64_t begin, int64_t end) {
   switch (p.split) {
     case Split::kForced:
       return {count, p.parts, 0, 0};
+    case Split::kEven:
+      return {count, even_parts(count, p.share, p.min_part), 0, 0};
     case Split::kInvariant: {
       const int64_t parts = count / p.min_part;
       return parts < 2 ? whole(count) : Cuts{count, parts, p.min_part, p.min_part};

@@ -45,7 +45,9 @@ int64_t most_partial_rows(const SplitRule& rule, int64_t row_entries, const Load
   // No part of a split group is shorter than the minimum.
   const int64_t by_length = times(load.blocks / rule.min_part, load.group_rows);
   if (rule.split == Split::kInvariant) return std::min(by_group, by_length);
-  // A group has one part more than it has share borders, and only groups with a border are split.
+  // A group has one part more than it has inner borders, and only groups with a border are split. Balanced
+  // borders are share borders. Even ones are as few: a group of n blocks has at most (n - 1) / share, and a
+  // share is at least a `shares`-th of all blocks, whether or not a candidate fits.
   const int64_t borders =
       std::max<int64_t>(0, std::min(rule.shares, ceil_div(load.blocks, rule.min_part)) - 1);
   const int64_t by_border =
@@ -93,6 +95,7 @@ SplitRule fit_budget(const SplitRule& rule, const Capacities& capacities, const 
       });
       break;
     case Split::kBalanced:
+    case Split::kEven:
       out.shares = largest(1, rule.shares, [&](int64_t n) {
         return fits({rule.split, n, rule.min_part, rule.splits});
       });

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace tamis {
@@ -66,6 +67,142 @@ TEST(Partition, BalancedKeepsItsPromises) {
   }));
 }
 
+// Many groups of few lengths: around a share, where one block more is one part more.
+std::vector<int64_t> draw_like_lengths() {
+  const int64_t length = pick(1, 300);
+  std::vector<int64_t> prefix{0};
+  for (int64_t g = pick(0, 400); g > 0; --g)
+    prefix.push_back(prefix.back() + *rc::gen::element<int64_t>(0, 1, length, length + 1, 2 * length + 1));
+  return prefix;
+}
+
+// Written out once more from its definition.
+__int128 candidate_by_hand(__int128 total, __int128 shares, __int128 min_part, __int128 k) {
+  const __int128 lo = std::max<__int128>(1, (total + shares - 1) / shares);
+  return std::max(min_part, lo + lo * k / 16);
+}
+
+int64_t tasks_by_hand(const std::vector<int64_t>& prefix, int64_t share, int64_t min_part) {
+  int64_t tasks = 0;
+  for (size_t g = 0; g + 1 < prefix.size(); ++g) {
+    const int64_t count = prefix[g + 1] - prefix[g];
+    tasks += std::max<int64_t>(1, std::min((count + share - 1) / share, count / min_part));
+  }
+  return tasks;
+}
+
+TEST(Partition, EvenKeepsItsPromises) {
+  EXPECT_TRUE(rc::check("even", [] {
+    const std::vector<int64_t> prefix = pick(0, 1) == 1 ? draw_prefix() : draw_like_lengths();
+    const int64_t groups = groups_of(prefix), shares = pick(1, 300), min_part = pick(1, 40);
+    const Partition p = even_partition(even_share(prefix.data(), groups, shares, min_part), min_part);
+    RC_ASSERT(p.share >= min_part);
+    int64_t tasks = 0, parts = 0, split = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t count = prefix[g + 1] - prefix[g];
+      const Cuts cuts = cut_group(p, prefix.data(), g);
+      check_borders(cuts, count);
+      for (int64_t i = 0; i <= cuts.parts; ++i) RC_ASSERT(border(cuts, i) == i * count / cuts.parts);
+      RC_ASSERT(longest_part(cuts) - shortest_part(cuts) <= 1);
+      if (cuts.parts > 1) RC_ASSERT(shortest_part(cuts) >= min_part);
+      // Above the share only where one part more would be too short; and no part more than it takes.
+      if (longest_part(cuts) > p.share) RC_ASSERT(count / (cuts.parts + 1) < min_part);
+      RC_ASSERT(longest_part(cuts) <= std::max(p.share, 2 * min_part - 1));
+      if (cuts.parts > 1) RC_ASSERT((count + cuts.parts - 2) / (cuts.parts - 1) > p.share);
+      tasks += cuts.parts;
+      if (cuts.parts > 1) parts += cuts.parts, ++split;
+    }
+    // What the workspace bound rests on.
+    RC_ASSERT(parts - split < shares);
+    // One wave, with no task above twice an equal share, where rows are few.
+    if (groups > shares / 2) return;
+    RC_ASSERT(tasks <= shares);
+    RC_ASSERT(p.share <= std::max(2 * ((prefix.back() + shares - 1) / shares), min_part));
+  }));
+}
+
+TEST(Partition, EvenShareIsTheSmallestThatFits) {
+  EXPECT_TRUE(rc::check("even share", [] {
+    const std::vector<int64_t> prefix = pick(0, 1) == 1 ? draw_prefix() : draw_like_lengths();
+    const int64_t groups = groups_of(prefix), shares = pick(1, 600), min_part = pick(1, 40);
+    const auto candidate = [&](int64_t k) {
+      return static_cast<int64_t>(candidate_by_hand(prefix.back(), shares, min_part, k));
+    };
+    int64_t k = 0;
+    while (k < kEvenCandidates && tasks_by_hand(prefix, candidate(k), min_part) > shares) ++k;
+    const int64_t expected = candidate(k < kEvenCandidates ? k : 0);
+    const int64_t share = even_share(prefix.data(), groups, shares, min_part);
+    // A share of the whole line says all that a longer one could.
+    RC_ASSERT(share == std::max(min_part, std::min(expected, prefix.back())));
+    RC_ASSERT(tasks_by_hand(prefix, share, min_part) == tasks_by_hand(prefix, expected, min_part));
+  }));
+}
+
+TEST(Partition, EvenCandidatesHoldLongLines) {
+  for (const int64_t total :
+       {int64_t{0}, int64_t{1}, int64_t{263}, int64_t{1} << 32, (int64_t{1} << 62) - 1, int64_t{1} << 62})
+    for (const int64_t shares : {int64_t{1}, int64_t{2}, int64_t{264}, (int64_t{1} << 31) - 1})
+      for (const int64_t min_part : {int64_t{1}, int64_t{8}, (int64_t{1} << 31) - 1})
+        for (int64_t k = 0; k < kEvenCandidates; ++k) {
+          const __int128 most = std::max(min_part, total);
+          EXPECT_TRUE(even_candidate(total, shares, min_part, k) ==
+                      std::min(most, candidate_by_hand(total, shares, min_part, k)))
+              << total << " blocks, " << shares << " shares, at least " << min_part << ", candidate " << k;
+        }
+}
+
+// Where a group lies on the line does not matter, only what the share is.
+TEST(Partition, EvenPartsAreAlignedToTheirRow) {
+  for (int64_t count = 0; count < 200; ++count) {
+    const Partition p = even_partition(13, 5);
+    const Cuts here = cut(p, 0, count), there = cut(p, 1003, 1003 + count);
+    ASSERT_EQ(here.parts, there.parts);
+    for (int64_t i = 0; i <= here.parts; ++i) EXPECT_EQ(border(here, i), border(there, i));
+  }
+}
+
+struct Even {
+  Partition partition;
+  std::vector<int64_t> prefix;
+  Cuts cuts(int64_t g) const { return cut_group(partition, prefix.data(), g); }
+};
+
+Even even(const std::vector<int64_t>& counts, int64_t min_part) {
+  Even out{{}, {0}};
+  for (const int64_t count : counts) out.prefix.push_back(out.prefix.back() + count);
+  const int64_t share = even_share(out.prefix.data(), groups_of(out.prefix), 264, min_part);
+  out.partition = even_partition(share, min_part);
+  return out;
+}
+
+// 264 workers: rows of 264 blocks in batches of three sizes, and one long row among short ones.
+TEST(Partition, EvenWorkedExamples) {
+  const struct {
+    size_t rows;
+    int64_t parts, longest;
+  } batches[] = {{8, 33, 8}, {64, 4, 66}, {512, 1, 264}};
+  for (const auto& batch : batches) {
+    const Even rows = even(std::vector<int64_t>(batch.rows, 264), 8);
+    for (size_t g = 0; g < batch.rows; ++g) {
+      EXPECT_EQ(rows.cuts(g).parts, batch.parts);
+      EXPECT_EQ(shortest_part(rows.cuts(g)), batch.longest);
+      EXPECT_EQ(longest_part(rows.cuts(g)), batch.longest);
+    }
+  }
+  // As many rows as workers, of 200 to 463 blocks: one share makes them all fit.
+  std::vector<int64_t> unlike(264);
+  for (size_t g = 0; g < unlike.size(); ++g) unlike[g] = 200 + static_cast<int64_t>(g * 37 % 264);
+  const Even one_each = even(unlike, 8);
+  for (size_t g = 0; g < unlike.size(); ++g) EXPECT_EQ(one_each.cuts(g).parts, 1);
+  for (const size_t at : {0, 300, 511}) {
+    std::vector<int64_t> counts(512, 8);
+    counts[at] = 8192;
+    const Even rows = even(counts, 8);
+    for (size_t g = 0; g < counts.size(); ++g) EXPECT_EQ(rows.cuts(g).parts, g == at ? 175 : 1);
+    EXPECT_EQ(longest_part(rows.cuts(at)), 47);  // a 264th of all blocks
+  }
+}
+
 TEST(Partition, ForcedIsExact) {
   EXPECT_TRUE(rc::check("forced", [] {
     const int64_t count = pick(1, 500), parts = pick(1, 200), begin = pick(0, 1000);
@@ -103,7 +240,7 @@ TEST(Partition, InvariantBordersStayWhenARowGrows) {
 
 TEST(Partition, EmptyGroupsAreWholeInEveryMode) {
   for (const Partition& p : {make_partition(0, 0, false, 64, 8), make_partition(0, 0, true, 64, 8),
-                             make_partition(0, 5, false, 64, 8)}) {
+                             make_partition(0, 5, false, 64, 8), even_partition(8, 8)}) {
     for (const int64_t at : {int64_t{0}, int64_t{8}, int64_t{17}}) {
       const Cuts cuts = cut(p, at, at);
       EXPECT_EQ(cuts.parts, 1);
