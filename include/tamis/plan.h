@@ -44,8 +44,8 @@ struct PlanOptions {
   // Split borders of a row depend on that row alone. forward() then also lets shapes, not the batch, choose
   // where policy or path are `auto`; who calls the stages names both.
   bool batch_invariant = false;
-  int32_t shares = 0;     // 0: the default. Equal shares a balanced schedule aims at; never the thread count
-  int32_t min_tiles = 8;  // tiles of a part below which a row is not split
+  int32_t shares = 0;  // 0: the backend's. Equal shares a balanced schedule aims at; never the thread count
+  int32_t min_tiles = 0;  // tiles of a part below which a row is not split; 0: the backend's for this mode
   int64_t workspace_budget = -1;  // bytes; -1: no limit. Fewer splits are made to keep within it
 };
 

@@ -243,8 +243,8 @@ typedef struct tamis_plan_options {
   int32_t fallback; /* tamis_fallback */
   int32_t splits;   /* 0: balanced; else parts of every row */
   int32_t batch_invariant;
-  int32_t shares;    /* equal shares a balanced schedule aims at; 0: the default */
-  int32_t min_tiles; /* of a part, below which a row is not split */
+  int32_t shares;    /* equal shares a balanced schedule aims at; 0: the backend's */
+  int32_t min_tiles; /* of a part, below which a row is not split; 0: the backend's for this mode */
   int32_t reserved;
   int64_t workspace_budget; /* bytes; -1, set by init: no limit */
 } tamis_plan_options;

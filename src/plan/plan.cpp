@@ -22,7 +22,7 @@ Status check_options(const PlanOptions& o) {
   if (o.splits < 0 || o.splits > kMostSplits)
     return invalid("splits", o.splits, " is outside 0 .. ", kMostSplits);
   if (o.shares < 0) return invalid("shares", o.shares, " is negative");
-  if (o.min_tiles < 1) return invalid("min_tiles", o.min_tiles, " is below 1");
+  if (o.min_tiles < 0) return invalid("min_tiles", o.min_tiles, " is negative");
   if (o.workspace_budget < -1) return invalid("workspace_budget", o.workspace_budget, " is below -1");
   return {};
 }
@@ -50,14 +50,13 @@ Status check_capacities(const Capacities& c, int32_t block) {
 SplitRule split_rule(const Problem& problem, const Shape& shape, int32_t block, int32_t tile,
                      const PlanOptions& o) {
   const Policy policy = policy_of(o.backend);
-  SplitRule rule{.split = Split::kBalanced,
+  const int64_t by_mode = o.batch_invariant ? policy.invariant_tiles : policy.min_tiles;
+  const int64_t min_tiles = o.min_tiles > 0 ? o.min_tiles : by_mode;
+  SplitRule rule{.split = split_of(o.backend, o.splits, o.batch_invariant),
                  .shares = o.shares > 0 ? o.shares : policy.shares,
-                 .min_part = (int64_t{o.min_tiles} * tile + block - 1) / block,
+                 .min_part = (min_tiles * tile + block - 1) / block,
                  .splits = o.splits};
-  if (o.splits > 0) {
-    rule.split = Split::kForced;
-  } else if (o.batch_invariant) {
-    rule.split = Split::kInvariant;
+  if (rule.split == Split::kInvariant) {
     const int64_t rows = std::min(problem.candidates.query_block, kMostBlocks) * shape.group;
     const int64_t longer = std::max<int64_t>(1, (rows + policy.piece_rows - 1) / policy.piece_rows);
     rule.min_part = std::min(rule.min_part, kMostBlocks) * std::min(longer, kMostBlocks);

@@ -4,6 +4,7 @@
 
 #include "core/checks.h"
 #include "plan/fit.h"
+#include "plan/policy.h"
 #include "plan/rows.h"
 #include "plan/tasks.h"
 
@@ -18,6 +19,13 @@ std::vector<int64_t> prefix_of_groups(const BundleView& view) {
     for (int32_t h = 0; h < view.bundle[b].kv_heads; ++h)
       prefix.push_back(prefix.back() + view.bundle[b].count);
   return prefix;
+}
+
+Partition partition_of(const Plan& plan, const std::vector<int64_t>& prefix) {
+  if (split_of(plan.backend, plan.splits, plan.batch_invariant) != Split::kEven)
+    return make_partition(prefix.back(), plan.splits, plan.batch_invariant, plan.shares, plan.min_part);
+  const int64_t groups = static_cast<int64_t>(prefix.size()) - 1;
+  return even_partition(even_share(prefix.data(), groups, plan.shares, plan.min_part), plan.min_part);
 }
 
 struct Sizes {
@@ -73,8 +81,7 @@ namespace {
 Result<Schedule> make_schedule(const Plan& plan, const BundleView& bundles) {
   TAMIS_RETURN_IF_ERROR(check_fit(plan, bundles));
   const std::vector<int64_t> prefix = prefix_of_groups(bundles);
-  const Partition partition =
-      make_partition(prefix.back(), plan.splits, plan.batch_invariant, plan.shares, plan.min_part);
+  const Partition partition = partition_of(plan, prefix);
   const Sizes sizes = count_parts(partition, prefix);
   if (constexpr int64_t most = std::numeric_limits<int32_t>::max(); sizes.tasks > most)
     return Status(Code::kCapacityExceeded, text("tasks: ", sizes.tasks, " needed, at most ", most),

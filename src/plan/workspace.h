@@ -12,7 +12,7 @@ namespace tamis {
 // How rows are split, before the number of blocks is known.
 struct SplitRule {
   Split split;
-  int64_t shares;    // balanced
+  int64_t shares;    // balanced and even
   int64_t min_part;  // blocks; invariant: of a piece
   int64_t splits;    // forced
 };

@@ -172,8 +172,9 @@ inline Step draw_step() {
   g.v_head_dim = pick(1, 40);
   for (int i = pick(1, 7); i > 0; --i)
     s.blocks.push_back(*rc::gen::element(0, 1, pick(0, 9), pick(0, 60), pick(0, 2000)));
+  s.options.backend = *rc::gen::element(Backend::kCpu, Backend::kCuda);
   s.options.path = Path::kDirect;
-  s.options.min_tiles = *rc::gen::element(1, 1, 2, 8);
+  s.options.min_tiles = *rc::gen::element(0, 1, 1, 2, 8);
   s.options.shares = *rc::gen::element(0, 1, 2, 7, 64, 1000);
   switch (pick(0, 3)) {
     case 0:

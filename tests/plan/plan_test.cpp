@@ -86,7 +86,7 @@ TEST(Plan, RefusesWrongOptionsByName) {
   EXPECT_EQ(code({.splits = -1}, "splits"), Code::kInvalidArgument);
   EXPECT_EQ(code({.splits = (1 << 20) + 1}, "splits"), Code::kInvalidArgument);
   EXPECT_EQ(code({.shares = -1}, "shares"), Code::kInvalidArgument);
-  EXPECT_EQ(code({.min_tiles = 0}, "min_tiles"), Code::kInvalidArgument);
+  EXPECT_EQ(code({.min_tiles = -1}, "min_tiles"), Code::kInvalidArgument);
   EXPECT_EQ(code({.workspace_budget = -2}, "workspace_budget"), Code::kInvalidArgument);
   EXPECT_EQ(code({.path = static_cast<Path>(9)}, "path"), Code::kInvalidArgument);
   EXPECT_TRUE(says(refused(decode(1), some(), {}, 48), "block: 48"));
@@ -102,11 +102,28 @@ TEST(Plan, ExtremesOfOptions) {
   const Grid g = decode(1);
   const HandBundles bundles(g, [](int64_t) { return 40; });
   constexpr int32_t kMost = 2147483647;
-  for (const PlanOptions& o :
-       {PlanOptions{.shares = kMost}, PlanOptions{.min_tiles = kMost},
-        PlanOptions{.batch_invariant = true, .min_tiles = kMost}, PlanOptions{.splits = 1 << 20},
-        PlanOptions{.workspace_budget = int64_t{1} << 62}})
-    must_schedule(plan_for(g, bundles, o), bundles.view());
+  for (PlanOptions o : {PlanOptions{.shares = kMost}, PlanOptions{.min_tiles = kMost},
+                        PlanOptions{.batch_invariant = true, .min_tiles = kMost},
+                        PlanOptions{.splits = 1 << 20}, PlanOptions{.workspace_budget = int64_t{1} << 62}})
+    for (const Backend backend : {Backend::kCpu, Backend::kCuda}) {
+      o.backend = backend;
+      must_schedule(plan_for(g, bundles, o), bundles.view());
+    }
+}
+
+// 0 tiles: as the policy has it for backend and mode.
+TEST(Plan, ShortestPartsFollowThePolicy) {
+  const auto min_part = [](Backend backend, bool batch_invariant, int32_t min_tiles) {
+    return must_plan(problem_of(decode(1)), some(), 16,
+                     {.backend = backend, .batch_invariant = batch_invariant, .min_tiles = min_tiles})
+        .min_part;
+  };
+  for (const bool batch_invariant : {false, true}) {
+    EXPECT_EQ(min_part(Backend::kCpu, batch_invariant, 0), 8 * 4);  // 4 blocks of 16 a tile
+    EXPECT_EQ(min_part(Backend::kCuda, batch_invariant, 3), 3 * 4);
+  }
+  EXPECT_EQ(min_part(Backend::kCuda, false, 0), 2 * 4);
+  EXPECT_EQ(min_part(Backend::kCuda, true, 0), 4 * 4);
 }
 
 TEST(Plan, InvariantPiecesGrowWithQueryRows) {
@@ -211,7 +228,8 @@ TEST(Plan, PartialStatesNeverPassTheBound) {
 }
 
 TEST(Plan, PolicyIsPrintable) {
-  EXPECT_NE(policy_text(policy_of(Backend::kCpu)).find("shares"), std::string::npos);
+  EXPECT_NE(policy_text(policy_of(Backend::kCpu)).find("balanced, shares 16"), std::string::npos);
+  EXPECT_NE(policy_text(policy_of(Backend::kCuda)).find("even, shares 264"), std::string::npos);
   static_assert(policy_of(Backend::kCpu).tile == 64);
   for (const Path path : {Path::kAuto, Path::kDirect, Path::kGather, Path::kDense})
     EXPECT_STRNE(path_name(path), "unknown");

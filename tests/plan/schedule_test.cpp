@@ -4,6 +4,8 @@
 #include <map>
 
 #include "plan/hand_bundles.h"
+#include "plan/partition.h"
+#include "plan/policy.h"
 
 namespace tamis {
 namespace {
@@ -107,9 +109,11 @@ TEST(Schedule, PartSizesAndCounts) {
       }
       for (const Task& t : tasks) {
         RC_ASSERT(tasks.size() == 1u || t.end - t.begin >= plan.min_part);
+        // An even share is chosen to be no more than three of these.
         const int64_t share = plan.batch_invariant ? 0 : (total + plan.shares - 1) / plan.shares;
-        RC_ASSERT(t.end - t.begin <=
-                  std::max(share, plan.min_part) + 2 * plan.min_part - 2 + (plan.batch_invariant ? 1 : 0));
+        const int64_t times = plan.backend == Backend::kCuda ? 3 : 1;
+        RC_ASSERT(t.end - t.begin <= std::max(times * share, plan.min_part) + 2 * plan.min_part - 2 +
+                                         (plan.batch_invariant ? 1 : 0));
       }
     }
     if (plan.splits == 0 && !plan.batch_invariant)
@@ -227,6 +231,53 @@ TEST(Schedule, OneLongRowIsSpread) {
       const Plan whole = plan_for(g, bundles, {.path = Path::kDirect, .splits = 1});
       EXPECT_EQ(must_schedule(whole, bundles.view()).stats.task_blocks.max, 131072 / block);
     }
+}
+
+// Balanced on CUDA means even: one share for all rows of the step, found from their lengths.
+TEST(Schedule, CudaCutsRowsEvenly) {
+  EXPECT_TRUE(rc::check("even", [] {
+    Step step = draw_step();
+    step.options.backend = Backend::kCuda;
+    step.options.splits = 0;
+    step.options.batch_invariant = false;
+    const HandBundles bundles = step.bundles();
+    const Plan plan = plan_for(step.grid, bundles, step.options);
+    const Schedule s = must_schedule(plan, bundles.view());
+    std::vector<int64_t> prefix{0};
+    for (const auto& [group, tasks] : by_group(s))
+      prefix.push_back(prefix.back() + bundles.bundle[group.first].count);
+    const int64_t groups = static_cast<int64_t>(prefix.size()) - 1;
+    const int64_t share = even_share(prefix.data(), groups, plan.shares, plan.min_part);
+    for (const auto& [group, tasks] : by_group(s)) {
+      const int64_t count = bundles.bundle[group.first].count,
+                    parts = even_parts(count, share, plan.min_part);
+      RC_ASSERT(static_cast<int64_t>(tasks.size()) == parts);
+      for (int64_t i = 0; i < parts; ++i) RC_ASSERT(tasks[i].begin == i * count / parts);
+    }
+  }));
+}
+
+// 64 rows of 264 blocks on 264 workers: even parts take one wave, balanced ones would need a second.
+TEST(Schedule, CudaStepsFitOneWave) {
+  const Grid g = decode(64, 16);
+  const HandBundles bundles(g, [](int64_t) { return 264; });
+  PlanOptions options{.backend = Backend::kCuda, .path = Path::kDirect};
+  const Schedule even = must_schedule(plan_for(g, bundles, options), bundles.view());
+  EXPECT_EQ(even.tasks.size(), 256u);
+  for (const Task& t : even.tasks) EXPECT_EQ(t.end - t.begin, 66);
+  options.shares = policy_of(Backend::kCuda).shares;
+  options.min_tiles = policy_of(Backend::kCuda).min_tiles;
+  options.backend = Backend::kCpu;
+  const Schedule balanced = must_schedule(plan_for(g, bundles, options), bundles.view());
+  EXPECT_GT(balanced.tasks.size(), 264u);
+  // The other modes are cut as on the CPU.
+  for (const PlanOptions& o : {PlanOptions{.path = Path::kDirect, .splits = 5, .min_tiles = 4},
+                               PlanOptions{.path = Path::kDirect, .batch_invariant = true, .min_tiles = 4}}) {
+    PlanOptions cuda = o;
+    cuda.backend = Backend::kCuda;
+    EXPECT_TRUE(same(must_schedule(plan_for(g, bundles, cuda), bundles.view()).tasks,
+                     must_schedule(plan_for(g, bundles, o), bundles.view()).tasks));
+  }
 }
 
 // D6: edges of prefix sums.

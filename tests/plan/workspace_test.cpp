@@ -50,6 +50,44 @@ TEST(Workspace, BoundHoldsForShorterRows) {
   }));
 }
 
+// Many rows around the length of a share, where one block more is one part more: with and without a share
+// that fits them all.
+TEST(Workspace, BoundHoldsForEvenParts) {
+  EXPECT_TRUE(rc::check("even parts", [] {
+    const int32_t length = pick(1, 100);
+    std::vector<int32_t> counts;
+    for (int n = pick(1, 400); n > 0; --n)
+      counts.push_back(*rc::gen::element(0, 1, length, length + 1, 2 * length + 1));
+    const Grid g = decode(counts.size());
+    const HandBundles bundles(g, [&](int64_t b) { return counts[b]; });
+    const Plan plan = plan_for(
+        g, bundles,
+        {.backend = Backend::kCuda, .path = Path::kDirect, .shares = pick(0, 300), .min_tiles = pick(1, 3)});
+    const Schedule s = must_schedule(plan, bundles.view());
+    RC_ASSERT(s.stats.workspace_bytes <= plan.workspace.bound);
+    RC_ASSERT(s.stats.most_parts <= plan.max_parts);
+    RC_ASSERT(s.stats.parts - s.stats.split_rows < plan.shares);
+  }));
+}
+
+// ... and is no more than they can need: one row of all blocks, and half as many rows as there are shares,
+// each of which is cut in two.
+TEST(Workspace, BoundOfEvenPartsIsReached) {
+  const auto bytes = [](const std::vector<int32_t>& counts) {
+    const Grid g = decode(counts.size());
+    const HandBundles bundles(g, [&](int64_t b) { return counts[b]; });
+    const Plan plan =
+        plan_for(g, bundles, {.backend = Backend::kCuda, .path = Path::kDirect, .shares = 8, .min_tiles = 1});
+    return std::pair(must_schedule(plan, bundles.view()).stats.workspace_bytes, plan.workspace.bound);
+  };
+  for (const std::vector<int32_t>& counts : {std::vector<int32_t>{80}, std::vector<int32_t>(4, 20)}) {
+    const auto [used, bound] = bytes(counts);
+    EXPECT_EQ(used, partial_layout(8, 128).bytes);
+    EXPECT_LE(bound, partial_layout(7 + static_cast<int64_t>(counts.size()), 128).bytes);
+  }
+  EXPECT_EQ(bytes({80}).second, partial_layout(8, 128).bytes);
+}
+
 TEST(Workspace, TypicalHoldsForRowsOfLikeLength) {
   EXPECT_TRUE(rc::check("like rows", [] {
     Step step = draw_step();
