@@ -61,16 +61,16 @@ struct StepSizes {
 struct StepPlan {
   Plan plan;
   Load load = Load::kBlocks;
-  std::string kernel;         // row of the kernel table
-  bool every_token = false;   // Candidates::all: rows need no list
+  std::string kernel{};      // row of the kernel table
+  bool every_token = false;  // Candidates::all: rows need no list
   int64_t max_kv_len = 0;
-  int32_t lists = 1;          // candidate rows of a bundle
+  int32_t lists = 1;            // candidate rows of a bundle
   int32_t bundles_a_block = 1;  // bundles of a query block; bundle = query block * bundles_a_block + KV head
   int32_t kv_heads_served = 1;  // KV heads of a bundle
   int64_t bundles = 0, groups = 0, tasks = 0, parts = 0;  // most of each
-  int32_t columns = 8;        // query rows a CTA computes at a time
-  int64_t column_tiles = 1;   // CTAs a task, so that all query rows of a group are served
-  StepSizes bytes;
+  int32_t columns = 8;                                    // query rows a CTA computes at a time
+  int64_t column_tiles = 1;  // CTAs a task, so that all query rows of a group are served
+  StepSizes bytes{};
 };
 
 // Chooses kernel, block, load policy and sizes. Reads no array. Fails like make_plan, and with `unsupported`,
@@ -133,9 +133,9 @@ Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, Ste
 struct FetchedBundle {
   int32_t request = -1;  // -1: no such row in this step
   int32_t first_query = 0, last_query = 0;
-  std::vector<int32_t> blocks;
-  std::vector<int64_t> slots;      // first slot of each block; -1: the block is not touched, or lies in pieces
-  std::vector<uint64_t> members;   // [blocks * lists]
+  std::vector<int32_t> blocks{};
+  std::vector<int64_t> slots{};  // first slot of each block; -1: the block is not touched, or lies in pieces
+  std::vector<uint64_t> members{};  // [blocks * lists]
 };
 struct FetchedStep {
   std::vector<FetchedBundle> bundles;

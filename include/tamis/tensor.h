@@ -55,7 +55,8 @@ struct BasicTensorView {
   }
 
   // What may be written may be read.
-  operator BasicTensorView<const Data>() const requires(!std::is_const_v<Data>) {
+  template <class D = Data>
+  requires(!std::is_const_v<D>) operator BasicTensorView<const D>() const {
     return {data, dtype, rank, shape, stride};
   }
 

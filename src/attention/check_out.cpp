@@ -54,7 +54,7 @@ Status check_epilogue(const OutView& out, const Shape& s) {
   return {};
 }
 
-Status check_slots(const SlotView& v, const Shape& s) {
+Status check_slots(const SlotView& v, const Shape& s, bool readable) {
   if (!v.slot.present() && !v.generation.present() && !v.live_generation.present()) return {};
   if (!v.slot.present()) return invalid("slot", "tensor is missing");
   if (!v.generation.present()) return invalid("generation", "tensor is missing");
@@ -66,7 +66,7 @@ Status check_slots(const SlotView& v, const Shape& s) {
   TAMIS_RETURN_IF_ERROR(check_tensor("live_generation", live, DType::kU32, {live.shape[0]}));
   if (reinterpret_cast<uintptr_t>(live.data) % alignof(uint32_t) != 0)
     return invalid("live_generation", "does not start on a multiple of ", alignof(uint32_t), " bytes");
-  for (int64_t b = 0; b < s.requests; ++b) {
+  for (int64_t b = 0; readable && b < s.requests; ++b) {
     const int64_t slot = v.slot.at<int32_t>({b});
     if (slot < -1 || slot >= live.shape[0])
       return {Code::kInvalidArgument,
@@ -78,15 +78,15 @@ Status check_slots(const SlotView& v, const Shape& s) {
 
 }  // namespace
 
-Status check_out(const OutView& out, const Shape& s) {
+Status check_out(const OutView& out, const Shape& s, bool readable) {
   const MutableTensorView &o = out.out, &lse = out.lse;
   if (!o.present()) return invalid("out", "tensor is missing");
   if (!is_plain_float(o.dtype) && !is_fp8(o.dtype) && o.dtype != DType::kI8)
     return invalid("out", "dtype ", dtype_name(o.dtype), " is not one of F32 F16 BF16 F8_E4M3 F8_E5M2 I8");
   TAMIS_RETURN_IF_ERROR(check_tensor("out", o, o.dtype, {s.total_q, s.q_heads, s.v_head_dim}));
   if (lse.present()) TAMIS_RETURN_IF_ERROR(check_tensor("lse", lse, DType::kF32, {s.total_q, s.q_heads}));
-  TAMIS_RETURN_IF_ERROR(check_epilogue(out, s));
-  return check_slots(out.slots, s);
+  if (readable) TAMIS_RETURN_IF_ERROR(check_epilogue(out, s));
+  return check_slots(out.slots, s, readable);
 }
 
 }  // namespace tamis

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/registry.h"
-
 namespace tamis {
 namespace {
 
@@ -57,7 +55,5 @@ Result<std::vector<CudaDevice>> cuda_devices() {
   }
   return devices;
 }
-
-std::span<const Kernel> cuda_kernels() { return {}; }
 
 }  // namespace tamis

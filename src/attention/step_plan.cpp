@@ -1,0 +1,204 @@
+// plan_step(): from extents and options to a StepPlan. Reads no array and asks no device.
+#include <algorithm>
+#include <limits>
+
+#include "attention/step_support.h"
+#include "core/checks.h"
+#include "plan/policy.h"
+
+namespace tamis::cuda {
+namespace {
+
+// Lists that fill less of their blocks than this are gathered token by token under `auto`.
+constexpr double kDenseBlocks = 0.25;
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+int64_t times(int64_t a, int64_t b) {
+  int64_t out;
+  return __builtin_mul_overflow(a, b, &out) ? kMost : out;
+}
+int64_t plus(int64_t a, int64_t b) { return a > kMost - b ? kMost : a + b; }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+void add_reason(std::string* all, const std::string& reason) {
+  if (!reason.empty()) *all += (all->empty() ? "" : "; ") + reason;
+}
+
+// How the rows of a problem fall into bundles: the lists of a KV head's query heads go together.
+struct Cut {
+  int64_t rows, bundles;
+  int32_t lists, bundles_a_block, kv_heads_served;
+};
+
+Cut cut_of(const Problem& p, const Shape& s) {
+  const CandidateView& c = p.candidates;
+  const bool one = s.index_heads == 1;
+  Cut cut{.rows = 0,
+          .bundles = 0,
+          .lists = static_cast<int32_t>(one ? 1 : s.index_heads / s.kv_heads),
+          .bundles_a_block = static_cast<int32_t>(one ? 1 : s.kv_heads),
+          .kv_heads_served = static_cast<int32_t>(one ? s.kv_heads : 1)};
+  switch (c.form) {
+    case CandidateForm::kCsr:
+      cut.rows = std::max<int64_t>(0, c.indptr.shape[0] - 1);
+      break;
+    case CandidateForm::kFixedWidth:
+      cut.rows = c.indices.shape[0];
+      break;
+    case CandidateForm::kNone:
+    case CandidateForm::kAll:  // at most one short block a request
+      cut.rows = times(std::min(s.total_q, plus(s.total_q / c.query_block, s.requests)), s.index_heads);
+      break;
+  }
+  cut.bundles = cut.rows / s.index_heads * cut.bundles_a_block;
+  return cut;
+}
+
+Result<int32_t> block_of(const Problem& p, const Shape& s, const StepOptions& o, std::string* reason) {
+  if (o.block == 0) return default_block(s, p.candidates.unit);
+  if (o.block == 16 || o.block == 32 || o.block == 64) return o.block;
+  if (o.block != 128) return Status(Code::kUnsupported, text("block: ", o.block, "; nearest: 16, 32, 64"));
+  if (o.plan.fallback == Fallback::kRefuse)
+    return Status(Code::kUnsupported, "block: 128 tokens on the device; nearest: 16, 32, 64", {.value = 128});
+  add_reason(reason, "blocks of 64: the device has none of 128");
+  return 64;
+}
+
+int64_t longest_of(const Shape& s, const StepOptions& o) {
+  const int64_t held = s.page_size > 0 ? times(s.max_pages, s.page_size) : s.kv_rows;
+  const int64_t most = std::min<int64_t>(held, std::numeric_limits<int32_t>::max() - 256);
+  return o.max_kv_len > 0 ? std::min(o.max_kv_len, most) : most;
+}
+
+// The blocks that candidates and mask can bring into one bundle, however they lie.
+int64_t most_entries(const Problem& p, const Shape& s, const Cut& cut, int32_t block, int64_t longest,
+                     bool all_blocks) {
+  const CandidateView& c = p.candidates;
+  const int64_t all = ceil_div(longest, block);
+  if (all_blocks || c.form == CandidateForm::kAll) return all;
+  const int64_t an_entry = c.unit <= block && block % c.unit == 0 ? 1 : plus(c.unit / block, 2);
+  int64_t entries = 0;
+  if (c.form == CandidateForm::kFixedWidth) entries = times(c.indices.shape[1], cut.lists);
+  if (c.form == CandidateForm::kCsr) entries = c.indices.shape[0];
+  const int64_t queries = std::min(c.query_block, s.total_q);
+  int64_t windows = 0;
+  if (p.mask.window > 0)  // positions of one's own may lie anywhere, the others next to each other
+    windows = p.query.q_pos.present() ? times(queries, p.mask.window / block + 2)
+                                      : plus(p.mask.window, queries) / block + 2;
+  const int64_t bound =
+      plus(times(entries, an_entry), plus(windows, p.mask.sink > 0 ? ceil_div(p.mask.sink, block) : 0));
+  return std::min(all, bound);
+}
+
+Load load_of(const Problem& p, const Shape& s, const StepOptions& o, int32_t block, bool all_blocks,
+             std::string* reason) {
+  if (s.page_size > 0 && s.page_size % block != 0) {
+    if (o.load != Load::kTokens)
+      add_reason(reason, text("load tokens: blocks of ", block, " do not divide pages of ", s.page_size));
+    return Load::kTokens;
+  }
+  if (o.load != Load::kAuto) return o.load;
+  if (all_blocks || p.candidates.form == CandidateForm::kAll) return Load::kBlocks;
+  if (o.density < 0) return p.candidates.unit >= 16 ? Load::kBlocks : Load::kTokens;
+  return o.density >= kDenseBlocks ? Load::kBlocks : Load::kTokens;
+}
+
+// Most tasks, and most parts of rows that are split.
+struct Most {
+  int64_t tasks, parts;
+};
+
+Most most_of(const Plan& plan, int64_t groups) {
+  if (plan.splits > 0) return {times(groups, plan.splits), plan.splits > 1 ? times(groups, plan.splits) : 0};
+  const int64_t each = times(groups, plan.max_parts);
+  if (plan.batch_invariant) return {std::max(groups, each), plan.max_parts > 1 ? each : 0};
+  // kEven: the parts of a share fit into `shares`, or every part is a share of all blocks at least.
+  const int64_t even = plus(plan.shares, groups);
+  return {std::max(groups, std::min(each, even)),
+          plan.max_parts > 1 ? std::min(each, times(2, plan.shares)) : 0};
+}
+
+Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
+  const Result<Shape> shape = describe(problem);
+  if (!shape.ok()) return shape.status();
+  const Shape& s = *shape;
+  TAMIS_RETURN_IF_ERROR(supports(problem, s));
+  if (options.row_entries < 0) return invalid("row_entries", options.row_entries, " is negative");
+  if (options.max_kv_len < 0) return invalid("max_kv_len", options.max_kv_len, " is negative");
+
+  std::string reason;
+  const Result<int32_t> block = block_of(problem, s, options, &reason);
+  if (!block.ok()) return block.status();
+  PlanOptions plan_options = options.plan;
+  plan_options.backend = Backend::kCuda;
+  const bool every_token = problem.candidates.form == CandidateForm::kAll;
+  // What `auto` would go by are numbers of entries, and here only their bounds are known.
+  if (plan_options.path == Path::kAuto) plan_options.path = every_token ? Path::kDense : Path::kDirect;
+  const bool all_blocks = plan_options.path == Path::kDense;
+
+  const Cut cut = cut_of(problem, s);
+  const int64_t longest = longest_of(s, options);
+  int64_t entries = most_entries(problem, s, cut, *block, longest, all_blocks);
+  if (options.row_entries > 0 && !every_token) entries = std::min(entries, options.row_entries);
+  const int64_t queries = std::min(problem.candidates.query_block, s.total_q);
+  const Capacities capacities{.requests = s.requests,
+                              .queries = s.total_q,
+                              .rows = cut.rows,
+                              .entries = times(cut.bundles, entries),
+                              .row_entries = entries,
+                              .group_rows = times(std::max<int64_t>(1, queries), s.group)};
+  Result<Plan> plan = make_plan(problem, capacities, *block, plan_options);
+  if (!plan.ok()) return plan.status();
+
+  StepPlan out{.plan = std::move(*plan)};
+  out.every_token = every_token;
+  out.max_kv_len = longest;
+  out.lists = cut.lists;
+  out.bundles_a_block = cut.bundles_a_block;
+  out.kv_heads_served = cut.kv_heads_served;
+  out.bundles = cut.bundles;
+  out.groups = times(cut.bundles, cut.kv_heads_served);
+  out.load = load_of(problem, s, options, *block, all_blocks, &reason);
+  const Most most = most_of(out.plan, out.groups);
+  out.tasks = most.tasks;
+  out.parts = most.parts;
+  // Head sizes above 128 leave no registers for a second tile of columns.
+  const bool wide = std::max(s.head_dim, s.v_head_dim) > 128;
+  out.columns = capacities.group_rows > 8 && !wide ? 16 : 8;
+  out.column_tiles = ceil_div(capacities.group_rows, out.columns);
+  out.kernel = problem.query.q.dtype == DType::kBF16 ? "decode_sm80_bf16" : "decode_sm80_f16";
+  constexpr int64_t most_numbers = std::numeric_limits<int32_t>::max();
+  if (out.tasks > most_numbers || out.groups > most_numbers || out.column_tiles > 65535)
+    return Status(Code::kCapacityExceeded,
+                  text("tasks: ", out.tasks, " of ", out.column_tiles, " tiles are too many"),
+                  {.value = out.tasks, .limit = most_numbers + 1});
+  if (times(times(capacities.entries, out.lists), 8) > (int64_t{1} << 46) ||
+      times(times(out.parts, capacities.group_rows), s.v_head_dim) > (int64_t{1} << 44))
+    return Status(Code::kCapacityExceeded, "plan: the buffers of this step would exceed any memory");
+  const index::NormalizeShared shared = index::normalize_shared(longest, *block, entries, out.lists, 0);
+  if (!every_token && shared.bytes > kMostShared)
+    return Status(Code::kUnsupported,
+                  text("max_kv_len: ", longest, " tokens in blocks of ", *block,
+                       " on the device; nearest: up to ", kMostShared / 8 * 32 * *block),
+                  {.value = longest});
+  const StepLayout layout = layout_of(out);
+  out.bytes = {.control = (static_cast<int64_t>(sizeof(DeviceControl)) + 255) / 256 * 256,
+               .index = layout.index.bytes,
+               .scratch = layout.scratch.bytes};
+  add_reason(&reason, out.plan.reason);
+  out.plan.reason = std::move(reason);
+  return out;
+}
+
+}  // namespace
+
+const char* load_name(Load load) {
+  return load == Load::kAuto ? "auto" : load == Load::kBlocks ? "blocks" : "tokens";
+}
+
+Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options) {
+  return guarded([&] { return make(problem, options); });
+}
+
+}  // namespace tamis::cuda

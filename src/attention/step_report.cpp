@@ -1,0 +1,166 @@
+// What a step left on the device, brought to the host: the only functions that wait.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "attention/step_support.h"
+#include "core/checks.h"
+#include "core/launch.h"
+
+namespace tamis::cuda {
+namespace {
+
+Status check_not_capturing(const char* call, cudaStream_t stream) {
+  cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+  TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaStreamIsCapturing(stream, &state), call));
+  if (state == cudaStreamCaptureStatusNone) return {};
+  return {Code::kNotCapturable, text(call, ": waits for the device, the stream is being captured")};
+}
+
+template <class T>
+Status download(std::vector<T>* to, const T* from, int64_t count, cudaStream_t stream) {
+  to->resize(static_cast<size_t>(count));
+  if (count == 0) return {};
+  TAMIS_RETURN_IF_ERROR(device::cuda_status(
+      cudaMemcpyAsync(to->data(), from, sizeof(T) * to->size(), cudaMemcpyDeviceToHost, stream), "fetch"));
+  return device::cuda_status(cudaStreamSynchronize(stream), "fetch");
+}
+
+std::string describe_offence(const index::OffenceRecord& r) {
+  switch (static_cast<Code>(r.code)) {
+    case Code::kIndexOutOfRange:
+      return text("cand_indices: row ", r.row, " of request ", r.request, " holds ", r.value,
+                  ", outside its tokens");
+    case Code::kDuplicateIndex:
+      return text("cand_indices: row ", r.row, " of request ", r.request, " holds ", r.value, " twice");
+    case Code::kPageUnmapped:
+      return text("page_table: page ", r.page, " of request ", r.request, " is touched but unmapped");
+    case Code::kPageOutOfRange:
+      return text("page_table: page ", r.page, " of request ", r.request, " is ", r.value,
+                  ", no page of the cache");
+    case Code::kForeignPage:
+      return text("table_stamps: page ", r.page, " of request ", r.request,
+                  " was mapped with another stamp than "
+                  "physical page ",
+                  r.value, " has now");
+    case Code::kStalePlan:
+      return "plan: the index set or the scratch is not the one that was scheduled last";
+    case Code::kCapacityExceeded:
+      if (r.row >= 0) return text("row_entries: the bundle of row ", r.row, " needs ", r.value, " blocks");
+      if (r.request >= 0)
+        return text("kv_len: ", r.value, " of request ", r.request, ", more than the plan holds");
+      return text("tasks: ", r.value, " are needed, more than the plan holds");
+    default:
+      break;
+  }
+  if (r.row >= 0 && r.request < 0) return text("cu_q: its queries need ", r.value, " candidate rows");
+  if (r.row >= 0) return text("cand_count or cand_indptr: ", r.value, " of row ", r.row);
+  return text("cu_q, kv_len or cu_kv: ", r.value, " of request ", r.request);
+}
+
+Status status_of(const index::OffenceRecord& r) {
+  if (r.code == 0) return {};
+  Where where;
+  if (r.request >= 0) where.request = r.request;
+  if (r.row >= 0) where.row = r.row;
+  if (r.page >= 0) where.page = r.page;
+  if (static_cast<Code>(r.code) != Code::kStalePlan) where.value = r.value;
+  return {static_cast<Code>(r.code), describe_offence(r), where};
+}
+
+}  // namespace
+
+Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, StepStats* stats) {
+  const cudaStream_t s = static_cast<cudaStream_t>(stream);
+  TAMIS_RETURN_IF_ERROR(check_buffers(plan, buffers));
+  TAMIS_RETURN_IF_ERROR(check_not_capturing("poll", s));
+  std::vector<DeviceControl> read;
+  TAMIS_RETURN_IF_ERROR(download(&read, static_cast<const DeviceControl*>(buffers.control), 1, s));
+  const DeviceControl& c = read[0];
+  if (stats != nullptr)
+    *stats = {.raw = c.raw,
+              .padding = c.padding,
+              .invalid = c.invalid,
+              .duplicates = c.duplicates,
+              .unique = c.unique,
+              .future = c.future,
+              .bundles = c.bundles,
+              .empty_bundles = c.empty_bundles,
+              .blocks = c.blocks,
+              .gaps = c.gaps,
+              .touched_pages = c.touched_pages,
+              .selected = c.selected,
+              .tasks = c.tasks,
+              .parts = c.parts,
+              .most_parts = c.most_parts,
+              .epoch = c.epoch};
+  return status_of(c.verdict);
+}
+
+namespace {
+
+// Entries of one bundle, from the arrays as they lie on the device.
+struct Arrays {
+  std::vector<index::DeviceBundle> bundle;
+  std::vector<int32_t> blocks;
+  std::vector<uint32_t> places;
+  std::vector<uint64_t> members;
+};
+
+FetchedBundle bundle_of(const StepPlan& plan, const Arrays& arrays, int64_t b) {
+  const index::DeviceBundle& d = arrays.bundle[b];
+  FetchedBundle out{.request = d.request, .first_query = d.first_query, .last_query = d.last_query};
+  const int64_t first = b * plan.plan.capacities.row_entries;
+  for (int32_t j = 0; j < d.count; ++j) {
+    if (plan.every_token) {
+      out.blocks.push_back(j);
+      out.slots.push_back(-1);
+      out.members.push_back(~uint64_t{0});
+      continue;
+    }
+    out.blocks.push_back(arrays.blocks[first + j]);
+    const uint32_t place = arrays.places[first + j];
+    out.slots.push_back(place == index::kUntouched ? -1 : int64_t{place} * plan.plan.block + d.base_slot);
+    for (int32_t l = 0; l < plan.lists; ++l)
+      out.members.push_back(arrays.members[(first + j) * plan.lists + l]);
+  }
+  return out;
+}
+
+void add_tasks(const std::vector<DeviceTask>& tasks, FetchedStep* out) {
+  for (const DeviceTask& t : tasks) {
+    out->tasks.push_back({t.bundle, t.kv_head, t.begin, t.end, t.part});
+    if (t.part >= 0 && t.part == t.first_part)
+      out->merges.push_back({t.bundle, t.kv_head, t.first_part, t.parts});
+  }
+}
+
+}  // namespace
+
+Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stream stream) {
+  const cudaStream_t s = static_cast<cudaStream_t>(stream);
+  TAMIS_RETURN_IF_ERROR(check_not_capturing("fetch", s));
+  TAMIS_RETURN_IF_ERROR(poll(plan, buffers, stream));
+  const StepLayout layout = layout_of(plan);
+  const int64_t capacity = plan.every_token ? 0 : plan.plan.capacities.row_entries;
+  const index::DeviceIndex index =
+      index::index_at(buffers.index, layout.index, plan.bundles, capacity, plan.lists);
+  const DeviceScratch scratch = scratch_at(buffers.scratch, layout.scratch, plan.plan.capacities.group_rows);
+  return guarded([&]() -> Result<FetchedStep> {
+    Arrays arrays;
+    std::vector<ScratchHead> head;
+    std::vector<DeviceTask> tasks;
+    TAMIS_RETURN_IF_ERROR(download(&arrays.bundle, index.bundle, plan.bundles, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.blocks, index.blocks, plan.bundles * capacity, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.places, index.places, plan.bundles * capacity, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.members, index.members, plan.bundles * capacity * plan.lists, s));
+    TAMIS_RETURN_IF_ERROR(download(&head, scratch.head, 1, s));
+    TAMIS_RETURN_IF_ERROR(download(&tasks, scratch.tasks, std::min<int64_t>(head[0].tasks, plan.tasks), s));
+    FetchedStep out;
+    for (int64_t b = 0; b < plan.bundles; ++b) out.bundles.push_back(bundle_of(plan, arrays, b));
+    add_tasks(tasks, &out);
+    return out;
+  });
+}
+
+}  // namespace tamis::cuda

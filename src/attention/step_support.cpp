@@ -1,0 +1,177 @@
+#include "attention/step_support.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/checks.h"
+#include "plan/stamps.h"
+
+namespace tamis::cuda {
+namespace {
+
+constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
+
+template <class... Args>
+Status unsupported(const Args&... args) {
+  return {Code::kUnsupported, text(args...)};
+}
+
+Status need_dense(const char* name, const TensorView& t) {
+  if (!t.present() || t.rank == 0 || t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1) return {};
+  return unsupported(name, ": stride ", t.stride[t.rank - 1],
+                     " of the last axis on the device; nearest: 1 (backend cpu takes any)");
+}
+
+// Rows that 16-byte copies can start at.
+Status need_copies(const char* name, const TensorView& t) {
+  TAMIS_RETURN_IF_ERROR(need_dense(name, t));
+  for (int axis = 0; axis + 1 < t.rank; ++axis)
+    if (t.shape[axis] > 1 && t.stride[axis] % 8 != 0)
+      return unsupported(name, ": stride ", t.stride[axis], " of axis ", axis,
+                         " on the device; nearest: multiples of 8 elements");
+  if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0)
+    return unsupported(name, ": does not start on a multiple of 16 bytes");
+  return {};
+}
+
+Status check_dtypes(const Problem& p) {
+  const DType dtype = p.query.q.dtype;
+  if (dtype != DType::kF16 && dtype != DType::kBF16)
+    return unsupported("q: dtype ", dtype_name(dtype), " on the device; nearest: F16, BF16");
+  for (const auto& [name, quant] : {std::pair{"k_format", &p.cache.k_quant}, {"v_format", &p.cache.v_quant}})
+    if (quant->format != Format::kPlain)
+      return unsupported(name,
+                         ": quantized caches on the device; nearest: F16, BF16 (backend cpu takes them)");
+  for (const auto& [name, t] : {std::pair{"k", &p.cache.k}, {"v", &p.cache.v}})
+    if (t->dtype != dtype)
+      return unsupported(name, ": dtype ", dtype_name(t->dtype), " beside q in ", dtype_name(dtype),
+                         " on the device; nearest: the same for all three");
+  return {};
+}
+
+Status check_head_dims(const Shape& s) {
+  for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, {"v_head_dim", s.v_head_dim}})
+    if (dim % 8 != 0 || dim > 256)
+      return unsupported(name, ": ", dim, " on the device; nearest: multiples of 8 up to 256");
+  return {};
+}
+
+Status check_strides(const Problem& p) {
+  TAMIS_RETURN_IF_ERROR(need_copies("k", p.cache.k));
+  TAMIS_RETURN_IF_ERROR(need_copies("v", p.cache.v));
+  const TensorView& q = p.query.q;
+  TAMIS_RETURN_IF_ERROR(need_dense("q", q));
+  if (q.stride[0] % 2 != 0 || q.stride[1] % 2 != 0 || reinterpret_cast<uintptr_t>(q.data) % 4 != 0)
+    return unsupported("q: rows do not start on multiples of 4 bytes");
+  const struct {
+    const char* name;
+    const TensorView* t;
+  } arrays[] = {{"cu_q", &p.query.cu_q},
+                {"q_pos", &p.query.q_pos},
+                {"kv_len", &p.cache.kv_len},
+                {"cu_kv", &p.cache.cu_kv},
+                {"page_table", &p.cache.page_table},
+                {"page_stamps", &p.cache.page_stamps},
+                {"table_stamps", &p.cache.table_stamps},
+                {"cand_indptr", &p.candidates.indptr},
+                {"cand_indices", &p.candidates.indices},
+                {"cand_count", &p.candidates.count},
+                {"alibi_slopes", &p.score.alibi_slopes}};
+  for (const auto& a : arrays) TAMIS_RETURN_IF_ERROR(need_dense(a.name, *a.t));
+  return {};
+}
+
+// Numbers the kernels keep in 32 bits.
+Status check_extents(const Problem& p, const Shape& s) {
+  const struct {
+    const char* name;
+    int64_t value, most;
+  } sizes[] = {
+      {"q", s.total_q, kMost32},
+      {"kv_len", s.requests, 1 << 30},
+      {"page_table", s.page_size > 0 ? s.max_pages : 0, 1 << 30},
+      {"page_table", s.page_size, 1 << 30},
+      {"unit", p.candidates.unit, kMost32},
+      {"query_block", p.candidates.query_block, kMost32},
+      {"cand_indices", p.candidates.form == CandidateForm::kFixedWidth ? p.candidates.indices.shape[1] : 0,
+       (1 << 28) - 1},
+      {"window", p.mask.window, kMost32},
+      {"sink", p.mask.sink, kMost32}};
+  for (const auto& size : sizes)
+    if (size.value > size.most)
+      return {Code::kUnsupported,
+              text(size.name, ": ", size.value, " on the device; nearest: up to ", size.most),
+              {.value = size.value, .limit = size.most + 1}};
+  return {};
+}
+
+}  // namespace
+
+Status supports(const Problem& problem, const Shape& shape) {
+  if (shape.index_only) return invalid("q", "tensor is missing, an index-only problem has no values");
+  if (problem.dropout.p > 0)
+    return unsupported("dropout_p: ", problem.dropout.p, " on the device; nearest: 0 (backend cpu takes it)");
+  TAMIS_RETURN_IF_ERROR(check_dtypes(problem));
+  TAMIS_RETURN_IF_ERROR(check_head_dims(shape));
+  for (const auto& [name, value] : {std::pair{"scale", shape.scale}, {"softcap", problem.score.softcap}})
+    if (value != 0 && !std::isnormal(static_cast<float>(value)))
+      return unsupported(name, ": ", value,
+                         " is no normal float32 number (backend reference computes in float64)");
+  TAMIS_RETURN_IF_ERROR(check_strides(problem));
+  return check_extents(problem, shape);
+}
+
+Status supports(const OutView& out) {
+  const Epilogue& e = out.epilogue;
+  if (e.scale != 1 || e.gate.present() || e.static_scale.present() || e.out_scale.present())
+    return unsupported("epilogue: not built on the device; nearest: none (backend cpu has it)");
+  const DType dtype = out.out.dtype;
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16)
+    return unsupported("out: dtype ", dtype_name(dtype), " on the device; nearest: F32, F16, BF16");
+  TAMIS_RETURN_IF_ERROR(need_dense("out", out.out));
+  for (const auto& [name, t] : {std::pair{"slot", &out.slots.slot},
+                                {"generation", &out.slots.generation},
+                                {"live_generation", &out.slots.live_generation}})
+    TAMIS_RETURN_IF_ERROR(need_dense(name, *t));
+  return {};
+}
+
+StepLayout layout_of(const StepPlan& p) {
+  const int64_t capacity = p.every_token ? 0 : p.plan.capacities.row_entries;
+  return {.index = index::index_layout(p.bundles, capacity, p.lists),
+          .scratch = scratch_layout(p.tasks, p.groups * p.column_tiles,
+                                    p.parts * p.plan.capacities.group_rows, p.plan.shape.v_head_dim)};
+}
+
+uint64_t mark_of(const StepPlan& p) {
+  Hash hash;
+  for (const int64_t number :
+       {static_cast<int64_t>(p.plan.fingerprint), p.bundles, p.groups, p.tasks, p.parts, p.column_tiles,
+        p.plan.capacities.group_rows, p.plan.capacities.row_entries, int64_t{p.lists}, int64_t{p.columns},
+        static_cast<int64_t>(p.load), int64_t{p.every_token}})
+    hash.add(static_cast<uint64_t>(number));
+  return hash.value();
+}
+
+Status check_buffers(const StepPlan& plan, const StepBuffers& b) {
+  const struct {
+    const char* name;
+    const void* data;
+    int64_t bytes, needed;
+  } buffers[] = {{"control", b.control, b.bytes.control, plan.bytes.control},
+                 {"index", b.index, b.bytes.index, plan.bytes.index},
+                 {"scratch", b.scratch, b.bytes.scratch, plan.bytes.scratch}};
+  for (const auto& buffer : buffers) {
+    if (buffer.data == nullptr) return invalid(buffer.name, "buffer is missing");
+    if (reinterpret_cast<uintptr_t>(buffer.data) % 256 != 0)
+      return invalid(buffer.name, "does not start on a multiple of 256 bytes");
+    if (buffer.bytes < buffer.needed)
+      return {Code::kWorkspaceTooSmall,
+              text(buffer.name, ": ", buffer.bytes, " bytes, ", buffer.needed, " are needed"),
+              {.value = buffer.bytes, .limit = buffer.needed}};
+  }
+  return {};
+}
+
+}  // namespace tamis::cuda

@@ -1,0 +1,119 @@
+// The index set on the device: what lies where in a caller's memory, and how it is made there.
+//
+// Bundles are numbered (query block, KV head), or by query block alone where one list serves all heads. Entry
+// j of bundle b is b * capacity + j, so addresses do not move from step to step.
+#pragma once
+
+#include <cstdint>
+
+#include "core/hd.h"
+#include "tamis/candidates.h"
+#include "tamis/problem.h"
+#include "tamis/status.h"
+
+namespace tamis::index {
+
+inline constexpr uint64_t kNoOffence = ~uint64_t{0};
+inline constexpr uint32_t kUntouched = ~uint32_t{0};  // place of a block that no query sees a token of
+
+// Offences in the order of docs/semantics.md section 10: smaller is reported first.
+enum class Offence : uint8_t { kArgument = 0, kCandidate = 1, kPage = 2, kCapacity = 3 };
+
+// `place` orders offences of a kind: row and position, or request and page.
+TAMIS_HD inline uint64_t offence_key(Offence kind, uint64_t place) {
+  return uint64_t{static_cast<uint8_t>(kind)} << 60 | (place & ((uint64_t{1} << 60) - 1));
+}
+
+// What went wrong, as in the record that poll() reads. Numbers of -1 do not apply.
+struct OffenceRecord {
+  int32_t code, request, row, page;
+  int64_t value;
+};
+
+// One bundle as the device knows it. 96 bytes.
+struct DeviceBundle {
+  int32_t request;  // -1: no such row in this step
+  int32_t first_query, last_query;
+  int32_t count;      // blocks
+  int64_t base_slot;  // of token 0 of a contiguous cache; 0 where paged
+  uint64_t offence;   // key of the first, or kNoOffence
+  OffenceRecord record;
+  int32_t raw, padding, invalid, duplicates, unique, future;
+  int32_t gaps, touched, selected, kv_len;
+};
+
+// Head of the index memory. The epoch is that of the last step that was scheduled; 0 since a normalize.
+struct IndexHead {
+  uint64_t epoch;
+  uint64_t unused[3];
+};
+
+struct DeviceIndex {
+  IndexHead* head;
+  DeviceBundle* bundle;  // [bundles]
+  int32_t* blocks;       // [bundles * capacity]
+  uint32_t* places;      // [bundles * capacity] physical block of a paged cache, logical of a contiguous one
+  uint64_t* members;     // [bundles * capacity * lists]
+  int64_t capacity;
+  int32_t bundles, lists;
+};
+
+// Byte offsets of the parts of the index memory; `bytes` is all of it.
+struct IndexLayout {
+  int64_t bundle, blocks, places, members, bytes;
+};
+IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists);
+DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t capacity,
+                     int64_t lists);
+
+struct DeviceRequests {
+  const int32_t *cu_q, *kv_len;
+  const int32_t* q_pos;  // or null
+  const int32_t* cu_kv;  // or null
+  int32_t requests, total_q;
+  int64_t kv_rows;       // of a contiguous cache
+  int64_t table_tokens;  // that a row of the page table can map
+  int64_t max_kv_len;    // the plan's
+};
+
+struct DevicePages {
+  const int32_t* table;                        // null: contiguous
+  const uint64_t *page_stamps, *table_stamps;  // or null
+  int64_t table_stride, stamp_stride;          // from request to request
+  int64_t pages, page_size;
+};
+
+struct DeviceCandidates {
+  const int32_t* indices;
+  int64_t row_stride;      // fixed width
+  const void* indptr;      // CSR
+  const int32_t* count;    // or null
+  int64_t width, entries;  // K of fixed width; nnz of CSR
+  int32_t rows, unit, query_block, index_heads;
+  bool wide_indptr, every_token, reject_duplicates, reject_invalid;
+};
+
+struct NormalizeArgs {
+  DeviceRequests requests;
+  DevicePages pages;
+  DeviceCandidates candidates;
+  Mask mask;
+  DeviceIndex out;
+  int32_t block, log2_block;
+  int32_t bundles_a_block;  // bundles of a query block
+  int32_t rows_apart;       // candidate rows from one bundle of a query block to the next
+  bool all_blocks;
+};
+
+// Bytes of shared memory normalize needs for a request of max_kv_len tokens, and whether member words fit
+// there too.
+struct NormalizeShared {
+  int64_t bytes;
+  bool members;
+};
+NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
+                                 int64_t most_bytes);
+
+Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream);
+
+}  // namespace tamis::index

@@ -1,0 +1,61 @@
+// The query rows a CTA computes: columns of the products, since keys are on the m side. Rows of a group are
+// numbered as in plan/rows.h: lists, then queries of the bundle, then query heads.
+#pragma once
+
+#include "core/bits.h"
+#include "kernels/cuda/decode/args.h"
+
+namespace tamis::cuda {
+
+struct Column {
+  int32_t query, head;  // query -1: no such row
+  int32_t list, pos;
+  // What its query sees (core/bits.h); tokens fit 32 bits.
+  int32_t end, sink_end, window_begin, window_end;
+  float slope;
+
+  __device__ bool sees(int32_t t, bool listed) const {
+    return t < end && (listed || t < sink_end || (t >= window_begin && t < window_end));
+  }
+  __device__ uint64_t sees_of(uint64_t listed, int64_t base) const {
+    return set_bits(listed, {end, sink_end, window_begin, window_end}, base);
+  }
+};
+
+// The bundle of a task, and which of its query rows are here.
+struct Group {
+  int32_t request, first_query, queries, kv_head, kv_len;
+  int64_t base_slot;
+  int64_t first_row;  // of the group, computed by column 0
+  int32_t columns;    // rows here, at most the tile's
+};
+
+__device__ inline Column column_of(const DecodeArgs& a, const Group& g, int32_t column) {
+  Column c{.query = -1,
+           .head = 0,
+           .list = 0,
+           .pos = -1,
+           .end = 0,
+           .sink_end = 0,
+           .window_begin = 0,
+           .window_end = 0,
+           .slope = 0};
+  if (column >= g.columns) return c;
+  const int64_t row = g.first_row + column, of_list = int64_t{g.queries} * a.rows_of_list_heads;
+  const int32_t list = static_cast<int32_t>(row / of_list), in_list = static_cast<int32_t>(row % of_list);
+  c.list = list;
+  c.query = g.first_query + in_list / a.rows_of_list_heads;
+  c.head = g.kv_head * a.q.group + list * a.rows_of_list_heads + in_list % a.rows_of_list_heads;
+  const int64_t pos =
+      a.q.q_pos != nullptr ? a.q.q_pos[c.query] : int64_t{g.kv_len} - a.q.cu_q[g.request + 1] + c.query;
+  const Sight s = sight_of(pos, g.kv_len, a.score.causal, a.score.window, a.score.sink);
+  c.pos = static_cast<int32_t>(pos);
+  c.end = static_cast<int32_t>(s.end);
+  c.sink_end = static_cast<int32_t>(s.sink_end);
+  c.window_begin = static_cast<int32_t>(s.window_begin);
+  c.window_end = static_cast<int32_t>(s.window_end);
+  if (a.score.slopes != nullptr) c.slope = a.score.slopes[c.head];
+  return c;
+}
+
+}  // namespace tamis::cuda

@@ -1,0 +1,95 @@
+// What follows the sums: states of warps are joined, then those of parts, then a row is stored. Always in the
+// order of warps and of parts, so the same schedule gives the same bits.
+#pragma once
+
+#include "kernels/cuda/decode/state.cuh"
+
+namespace tamis::cuda {
+
+// Four neighbouring elements of one row's numerator, with the row's maximum and sum (PartialSum).
+struct Quad {
+  float m = -INFINITY, l = 0;
+  float o[4] = {0, 0, 0, 0};
+
+  // An empty state is skipped: what else it holds may be anything.
+  __device__ void join(const PartialSum& other, const float4& numerator) {
+    if (other.l == 0) return;
+    const float top = fmaxf(m, other.m);
+    // A maximum of -inf belongs to scores that are all -inf; only their sum, which marks them, counts.
+    const float mine = l == 0 ? 0 : m == top ? 1 : device::exp2_fast(m - top);
+    const float theirs = other.m == top ? 1 : device::exp2_fast(other.m - top);
+    if (isinf(top) && top > 0) l = NAN;
+    l = (l == 0 ? 0 : l * mine) + other.l * theirs;
+    const float add[4] = {numerator.x, numerator.y, numerator.z, numerator.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[i] = (mine == 0 ? 0 : o[i] * mine) + add[i] * theirs;
+    m = top;
+  }
+
+  __device__ float out(int i) const { return l == 0 ? 0 : l < 0 ? NAN : o[i] / l; }
+  __device__ float lse() const { return l == 0 ? -INFINITY : l < 0 ? NAN : m * kLn2 + logf(l); }
+};
+
+// Whether the slot of a request no longer is the one it was admitted with. A slot that does not exist never
+// is.
+__device__ inline bool is_stale(const DecodeSlots& s, int32_t request) {
+  if (s.slot == nullptr) return false;
+  const int32_t slot = s.slot[request];
+  if (slot == -1) return false;
+  if (slot < 0 || slot >= s.slots) return true;
+  return *static_cast<const volatile uint32_t*>(s.live + slot) != s.generation[request];
+}
+
+// Elements d .. d + 3 of a row, as many as there are.
+__device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t head, int32_t d, int32_t dim,
+                                 const float (&x)[4]) {
+  char* row = out.data + query * out.query + head * out.head;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (d + i >= dim) return;
+    if (out.dtype == DType::kF32)
+      reinterpret_cast<float*>(row)[d + i] = x[i];
+    else if (out.dtype == DType::kBF16)
+      reinterpret_cast<__nv_bfloat16*>(row)[d + i] = __float2bfloat16_rn(x[i]);
+    else
+      reinterpret_cast<__half*>(row)[d + i] = __float2half_rn(x[i]);
+  }
+}
+
+// A finished row: its part of out, by the thread of d == 0 also lse and the counts.
+__device__ inline void store_row(const DecodeArgs& a, const Group& g, const Column& c, int32_t d,
+                                 const Quad& q) {
+  const bool stale = is_stale(a.out.slots, g.request);
+  if (!stale) {
+    const float x[4] = {q.out(0), q.out(1), q.out(2), q.out(3)};
+    store_out(a.out, c.query, c.head, d, a.v.dim, x);
+    if (d == 0 && a.out.lse != nullptr)
+      a.out.lse[c.query * a.out.lse_query + c.head * a.out.lse_head] = q.lse();
+  }
+  if (d != 0 || a.counters == nullptr) return;
+  if (stale) atomicAdd(&a.counters->stale_rows, 1ull);
+  if (q.l == 0) atomicAdd(&a.counters->empty_rows, 1ull);
+}
+
+// A refused batch: every row becomes NaN, but for those whose slot was reused. Nothing but the query offsets
+// is read.
+__device__ inline void refuse(const DecodeArgs& a) {
+  const int64_t live = clamp64(a.q.cu_q[a.out.requests], 0, a.out.total_q), rows = live * a.q.q_heads;
+  const int64_t ctas = int64_t{gridDim.x} * gridDim.y, cta = blockIdx.x + int64_t{blockIdx.y} * gridDim.x;
+  for (int64_t r = cta; r < rows; r += ctas) {
+    const int64_t query = r / a.q.q_heads, head = r % a.q.q_heads;
+    if (a.out.slots.slot != nullptr) {
+      int32_t request = 0;
+      while (request + 1 < a.out.requests && a.q.cu_q[request + 1] <= query) ++request;
+      if (is_stale(a.out.slots, request)) continue;
+    }
+    const float nan[4] = {NAN, NAN, NAN, NAN};
+    for (int32_t d = static_cast<int32_t>(threadIdx.x) * 4; d < a.v.dim;
+         d += static_cast<int32_t>(blockDim.x) * 4)
+      store_out(a.out, query, head, d, a.v.dim, nan);
+    if (threadIdx.x == 0 && a.out.lse != nullptr)
+      a.out.lse[query * a.out.lse_query + head * a.out.lse_head] = NAN;
+  }
+}
+
+}  // namespace tamis::cuda

@@ -1,0 +1,357 @@
+// Brings K and V into a warp's ring, 16 keys a stage. Keys that no column selects are not read: their slots
+// hold zeros, so nothing that lies in them can reach a product.
+#pragma once
+
+#include "kernels/cuda/decode/columns.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+
+namespace tamis::cuda {
+
+inline constexpr int kKeys = 16;    // of a stage: the m of an mma
+inline constexpr int kQueue = 256;  // selected tokens a warp keeps in store
+
+enum class Feeding : uint8_t { kBlocks, kTokens, kEither };
+
+// What a stage holds, beside K and V.
+struct StageNote {
+  int32_t first;            // token of key 0; the others follow where keys are neighbours
+  uint32_t live;            // bit k: some column selects key k
+  int32_t token[kKeys];     // kTokens
+  uint32_t columns[kKeys];  // kMany: bit c: column c selects the key
+};
+
+// Tokens waiting to be loaded.
+struct TokenQueue {
+  int32_t token[kQueue];
+  int32_t entry[kQueue];  // kMany: of the member words
+};
+
+template <int kDim, int kStages, bool kMany, Feeding kFeeding>
+class Feed {
+ public:
+  static constexpr int kSideBytes = kKeys * kDim * 2, kStageBytes = 2 * kSideBytes;
+
+  __device__ Feed(const DecodeArgs& args, const Group& group, const DeviceTask& task, const Column* columns,
+                  uint32_t ring, StageNote* notes, TokenQueue* queue)
+      : a_(args),
+        g_(group),
+        columns_(columns),
+        notes_(notes),
+        queue_(queue),
+        ring_(ring),
+        lane_(static_cast<int>(threadIdx.x % 32)) {
+    const int warp = static_cast<int>(threadIdx.x / 32), warps = static_cast<int>(blockDim.x / 32);
+    entries_ = int64_t{task.bundle} * a_.index.capacity;
+    k_ = a_.k.data + g_.kv_head * a_.k.head;
+    v_ = a_.v.data + g_.kv_head * a_.v.head;
+    if (tokens()) {
+      const int32_t n = task.end - task.begin;
+      at_ = task.begin + static_cast<int32_t>(int64_t{n} * warp / warps);
+      end_ = task.begin + static_cast<int32_t>(int64_t{n} * (warp + 1) / warps);
+    } else {
+      first_ = task.begin << log2_pieces();
+      step_ = warps;
+      const int32_t all = (task.end - task.begin) << log2_pieces();
+      at_ = warp;
+      end_ = all;
+    }
+    restart(~0u);
+  }
+
+  // From the first key again, for the columns of `filter` only.
+  __device__ void restart(uint32_t filter) {
+    filter_ = filter;
+    queued_ = taken_ = 0;
+    next_ = 0;
+    if (!tokens()) {
+      now_ = piece(0);
+      then_ = piece(32);
+    }
+    next_entry_ = at_;
+  }
+
+  // Starts the loads of the next keys into a stage. False, with nothing started, when there are none. Each
+  // call ends one group of copies.
+  __device__ bool issue(int stage) {
+    const bool found = tokens() ? issue_tokens(stage) : issue_blocks(stage);
+    device::copy_commit();
+    return found;
+  }
+
+  // Zeros behind the head size, which no copy touches.
+  __device__ void clear_padding() const {
+    if (a_.k.dim == kDim && a_.v.dim == kDim) return;
+    for (uint32_t at = static_cast<uint32_t>(lane_) * 16; at < kStages * kStageBytes; at += 32 * 16)
+      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(ring_ + at), "r"(0) : "memory");
+    __syncwarp();
+  }
+
+  uint32_t loaded = 0;  // keys brought in
+
+ private:
+  static constexpr int kLanesOfRow = kDim / 8, kRowsACopy = 32 / kLanesOfRow;
+
+  // Sixteen neighbouring tokens of a block.
+  struct Piece {
+    int32_t token, entry, page, in_page;  // page -1: nothing of the block is touched
+    uint32_t listed;
+  };
+
+  __device__ bool tokens() const {
+    return kFeeding == Feeding::kTokens || (kFeeding == Feeding::kEither && a_.tokens);
+  }
+  __device__ int log2_pieces() const { return a_.log2_block - 4; }
+
+  // The piece that this lane holds of those from `from` on.
+  __device__ Piece piece(int32_t from) const {
+    Piece p{0, 0, -1, 0, 0};
+    const int32_t i = at_ + (from + lane_) * step_;
+    if (i >= end_) return p;
+    const int32_t at = first_ + i, sub = at & ((1 << log2_pieces()) - 1);
+    p.entry = at >> log2_pieces();
+    int32_t block = p.entry;
+    uint32_t place = static_cast<uint32_t>(block);
+    uint64_t word = ~uint64_t{0};
+    if (!a_.every_token) {
+      block = a_.index.blocks[entries_ + p.entry];
+      place = a_.index.places[entries_ + p.entry];
+      if (!kMany) word = a_.index.members[entries_ + p.entry];
+      if (place == index::kUntouched) return p;
+    }
+    const int32_t base = block << a_.log2_block;
+    p.token = base + sub * kKeys;
+    p.listed = static_cast<uint32_t>(word >> (sub * kKeys)) & 0xFFFF;
+    if (a_.pages.table == nullptr) {
+      p.page = 0;
+      p.in_page = static_cast<int32_t>(g_.base_slot) + p.token;
+      return p;
+    }
+    if (a_.every_token) {
+      const int32_t page = divide(base, a_.pages.log2_page, a_.pages.page_size);
+      p.page = a_.pages.table[g_.request * a_.pages.table_stride + page];
+      p.in_page = p.token - page * static_cast<int32_t>(a_.pages.page_size);
+      return p;
+    }
+    p.page = divide(place, a_.pages.log2_blocks, a_.pages.blocks_a_page);
+    const uint32_t block_of_page = place - static_cast<uint32_t>(p.page) * a_.pages.blocks_a_page;
+    p.in_page = static_cast<int32_t>(block_of_page << a_.log2_block) + sub * kKeys;
+    return p;
+  }
+
+  // Page sizes are powers of two nearly always.
+  static __device__ int32_t divide(uint32_t n, int32_t log2, int64_t by) {
+    return static_cast<int32_t>(log2 >= 0 ? n >> log2 : n / static_cast<uint32_t>(by));
+  }
+
+  __device__ bool issue_blocks(int stage) {
+    for (;;) {
+      if (at_ + next_ * step_ >= end_) return false;
+      const int lane = next_ & 31;
+      if (lane == 0 && next_ > 0) {
+        now_ = then_;
+        then_ = piece(next_ + 32);
+      }
+      Piece p;
+      p.token = __shfl_sync(~0u, now_.token, lane);
+      p.page = __shfl_sync(~0u, now_.page, lane);
+      p.in_page = __shfl_sync(~0u, now_.in_page, lane);
+      p.listed = __shfl_sync(~0u, now_.listed, lane);
+      p.entry = kMany ? __shfl_sync(~0u, now_.entry, lane) : 0;
+      ++next_;
+      if (p.page < 0) continue;
+      const uint32_t live =
+          select(stage, p.token + lane_, lane_ < kKeys, p.listed >> (lane_ & 15) & 1, p.entry);
+      if (live == 0) continue;
+      if (lane_ == 0) {
+        notes_[stage].first = p.token;
+        notes_[stage].live = live;
+      }
+      copy_rows(stage, live, p.page, p.in_page);
+      return true;
+    }
+  }
+
+  // Which keys are selected by some column; lane k < 16 asks for key k.
+  __device__ uint32_t select(int stage, int32_t token, bool mine, bool listed, int32_t entry) {
+    bool any = false;
+    if (!kMany) {
+      any = mine && columns_[0].sees(token, listed);
+    } else if (mine) {
+      const uint32_t columns = columns_of(token, entry) & filter_;
+      notes_[stage].columns[lane_] = columns;
+      any = columns != 0;
+    }
+    return __ballot_sync(~0u, any);
+  }
+
+  __device__ uint32_t columns_of(int32_t token, int32_t entry) const {
+    uint32_t columns = 0;
+    int32_t list = -1;
+    bool listed = a_.every_token;
+    for (int32_t c = 0; c < g_.columns; ++c) {
+      const Column& column = columns_[c];
+      if (column.list != list && !a_.every_token) {
+        list = column.list;
+        listed = a_.index.members[(entries_ + entry) * a_.index.lists + list] >>
+                     (token & ((1 << a_.log2_block) - 1)) &
+                 1;
+      }
+      columns |= static_cast<uint32_t>(column.sees(token, listed)) << c;
+    }
+    return columns;
+  }
+
+  // Neighbouring rows from one place.
+  __device__ void copy_rows(int stage, uint32_t live, int32_t page, int32_t in_page) {
+    loaded += __popc(live);
+    const int row0 = lane_ / kLanesOfRow, chunk = lane_ % kLanesOfRow;
+    const char* k = k_ + page * a_.k.page + (in_page + row0) * a_.k.token + chunk * 16;
+    const char* v = v_ + page * a_.v.page + (in_page + row0) * a_.v.token + chunk * 16;
+    const uint32_t to = ring_ + stage * kStageBytes;
+#pragma unroll
+    for (int i = 0; i < kKeys / kRowsACopy; ++i) {
+      const int row = i * kRowsACopy + row0;
+      if (chunk * 8 < a_.k.dim)
+        device::copy_async(to + place_of(row, chunk), k + i * kRowsACopy * a_.k.token,
+                           live >> row & 1 ? 16 : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kKeys / kRowsACopy; ++i) {
+      const int row = i * kRowsACopy + row0;
+      if (chunk * 8 < a_.v.dim)
+        device::copy_async(to + kSideBytes + place_of(row, chunk), v + i * kRowsACopy * a_.v.token,
+                           live >> row & 1 ? 16 : 0);
+    }
+  }
+
+  // Rows from anywhere; lane k holds where key k is.
+  __device__ void gather_rows(int stage, uint32_t live, int32_t page, int32_t in_page) {
+    loaded += __popc(live);
+    const int row0 = lane_ / kLanesOfRow, chunk = lane_ % kLanesOfRow;
+    const uint32_t to = ring_ + stage * kStageBytes;
+#pragma unroll
+    for (int i = 0; i < kKeys / kRowsACopy; ++i) {
+      const int row = i * kRowsACopy + row0;
+      const int64_t of_page = __shfl_sync(~0u, page, row), of_token = __shfl_sync(~0u, in_page, row);
+      const uint32_t bytes = live >> row & 1 ? 16 : 0;
+      if (chunk * 8 < a_.k.dim)
+        device::copy_async(to + place_of(row, chunk),
+                           k_ + of_page * a_.k.page + of_token * a_.k.token + chunk * 16, bytes);
+      if (chunk * 8 < a_.v.dim)
+        device::copy_async(to + kSideBytes + place_of(row, chunk),
+                           v_ + of_page * a_.v.page + of_token * a_.v.token + chunk * 16, bytes);
+    }
+  }
+
+  // 16-byte pieces of a row are permuted by the row, so that a column of eight rows touches every bank once.
+  static __device__ uint32_t place_of(int row, int chunk) {
+    return static_cast<uint32_t>(row * kDim * 2 + ((chunk ^ (row & 7)) << 4));
+  }
+
+  __device__ bool issue_tokens(int stage) {
+    if (queued_ - taken_ < kKeys) refill();
+    const int n = queued_ - taken_ < kKeys ? queued_ - taken_ : kKeys;
+    if (n == 0) return false;
+    const bool mine = lane_ < n;
+    int32_t token = 0, entry = 0, page = 0, in_page = 0;
+    if (mine) {
+      token = queue_->token[taken_ + lane_];
+      if (kMany) entry = queue_->entry[taken_ + lane_];
+      if (a_.pages.table == nullptr) {
+        in_page = static_cast<int32_t>(g_.base_slot) + token;
+      } else {
+        const int32_t logical = divide(token, a_.pages.log2_page, a_.pages.page_size);
+        page = a_.pages.table[g_.request * a_.pages.table_stride + logical];
+        in_page = token - logical * static_cast<int32_t>(a_.pages.page_size);
+      }
+      notes_[stage].token[lane_] = token;
+      if (kMany) notes_[stage].columns[lane_] = columns_of(token, entry) & filter_;
+    } else if (kMany && lane_ < kKeys) {
+      notes_[stage].columns[lane_] = 0;
+    }
+    const uint32_t live = n == 32 ? ~0u : (1u << n) - 1;
+    if (lane_ == 0) notes_[stage].live = live;
+    taken_ += n;
+    gather_rows(stage, live, page, in_page);
+    return true;
+  }
+
+  // Each lane brings the selected tokens of one block, as many lanes as there is room for.
+  __device__ void refill() {
+    const int left = queued_ - taken_;
+    int32_t token = 0, entry = 0;
+    if (lane_ < left) {
+      token = queue_->token[taken_ + lane_];
+      entry = queue_->entry[taken_ + lane_];
+    }
+    __syncwarp();
+    if (lane_ < left) {
+      queue_->token[lane_] = token;
+      queue_->entry[lane_] = entry;
+    }
+    queued_ = left;
+    taken_ = 0;
+    while (queued_ < kKeys && next_entry_ < end_) {
+      const int32_t e = next_entry_ + lane_;
+      uint64_t bits = 0;
+      int32_t base = 0;
+      if (e < end_) {
+        base = (a_.every_token ? e : a_.index.blocks[entries_ + e]) << a_.log2_block;
+        bits = selected(e, base);
+      }
+      int sum = __popcll(bits);
+#pragma unroll
+      for (int d = 1; d < 32; d <<= 1) {
+        const int lower = __shfl_up_sync(~0u, sum, d);
+        if (lane_ >= d) sum += lower;
+      }
+      const bool fits = e < end_ && queued_ + sum <= kQueue;
+      const unsigned fitting = __ballot_sync(~0u, fits);
+      int to = queued_ + sum - __popcll(bits);
+      while (fits && bits != 0) {
+        queue_->token[to] = base + __ffsll(static_cast<long long>(bits)) - 1;
+        if (kMany) queue_->entry[to] = e;
+        bits &= bits - 1;
+        ++to;
+      }
+      const int lanes = __popc(fitting);
+      queued_ += __shfl_sync(~0u, sum, lanes > 0 ? lanes - 1 : 0);
+      next_entry_ += lanes;
+    }
+    __syncwarp();
+  }
+
+  __device__ uint64_t selected(int32_t entry, int32_t base) const {
+    const uint64_t mask = word_mask(1 << a_.log2_block);
+    if (!kMany)
+      return mask &
+             columns_[0].sees_of(a_.every_token ? ~uint64_t{0} : a_.index.members[entries_ + entry], base);
+    uint64_t bits = 0;
+    for (int32_t c = 0; c < g_.columns; ++c) {
+      if ((filter_ >> c & 1) == 0) continue;
+      const Column& column = columns_[c];
+      bits |= column.sees_of(
+          a_.every_token ? ~uint64_t{0} : a_.index.members[(entries_ + entry) * a_.index.lists + column.list],
+          base);
+    }
+    return bits & mask;
+  }
+
+  const DecodeArgs& a_;
+  const Group& g_;
+  const Column* columns_;
+  StageNote* notes_;
+  TokenQueue* queue_;
+  const char *k_, *v_;
+  int64_t entries_;
+  uint32_t ring_, filter_ = ~0u;
+  int lane_;
+  int32_t first_ = 0, step_ = 1;  // kBlocks: this warp's pieces are first_ + at_ + i * step_
+  int32_t at_ = 0, end_ = 0;      // pieces, or entries with kTokens
+  int32_t next_ = 0;              // kBlocks: i of the next piece
+  Piece now_{}, then_{};          // this lane's of the pieces under way
+  int32_t next_entry_ = 0;        // kTokens
+  int queued_ = 0, taken_ = 0;
+};
+
+}  // namespace tamis::cuda

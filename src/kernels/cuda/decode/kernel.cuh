@@ -1,0 +1,196 @@
+// Decode attention over an index set: one CTA a task and tile of query rows. Four warps take turns at the
+// keys, 16 at a time, each with its own ring; their states are joined in shared memory. A row that was split
+// is finished by the CTA that arrives last, in the order of its parts.
+//
+// Floor, prediction and readings: docs/kernels/cuda_decode.md.
+#pragma once
+
+#include "core/device.cuh"
+#include "kernels/cuda/decode/combine.cuh"
+
+namespace tamis::cuda {
+
+inline constexpr int kDecodeThreads = 128, kDecodeWarps = kDecodeThreads / 32;
+
+template <class T_, int kDim_, int kTiles_, bool kMany_, Feeding kFeeding_>
+struct DecodeConfig {
+  using T = T_;
+  static constexpr int kDim = kDim_, kTiles = kTiles_, kColumns = 8 * kTiles_;
+  static constexpr bool kMany = kMany_;
+  static constexpr Feeding kFeeding = kFeeding_;
+  // About 96 KB a CTA and two CTAs a multiprocessor, or 128 KB and one: enough bytes under way for the
+  // memory.
+  static constexpr int kStages = kDim == 64 ? 6 : kDim == 128 ? 3 : 2;
+  static constexpr bool kQueues = kFeeding != Feeding::kBlocks;
+  using Ring = Feed<kDim, kStages, kMany, kFeeding>;
+  using Sums = State<T, kDim, kTiles, kMany, kFeeding>;
+
+  struct Shared {
+    alignas(128) char ring[kDecodeWarps][kStages * Ring::kStageBytes];
+    StageNote notes[kDecodeWarps][kStages];
+    PartialSum ml[kDecodeWarps][kColumns];
+    Column columns[kColumns];
+    TokenQueue queue[kQueues ? kDecodeWarps : 1];
+    int32_t last;
+  };
+  static_assert(kStages * Ring::kStageBytes >= kColumns * (kDim + 4) * 4,
+                "the ring also holds the warp's result");
+};
+
+// What the head words of control, index and scratch say about this step.
+__device__ inline int32_t verdict_of(const DecodeArgs& a) {
+  const ScratchHead& scratch = *a.scratch.head;
+  const uint64_t epoch = a.control->epoch;
+  if (scratch.epoch != epoch || a.index.head->epoch != epoch || scratch.plan != a.plan || epoch == 0)
+    return static_cast<int32_t>(Code::kStalePlan);
+  return scratch.code;
+}
+
+// Columns [first, last) of the warps' states: stored where the task is the whole row, else left for the
+// merge.
+template <class C>
+__device__ void join_warps(const DecodeArgs& a, const Group& g, const DeviceTask& task, int32_t first,
+                           int32_t last, typename C::Shared& s) {
+  const int32_t quads = (a.v.dim + 3) / 4;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < (last - first) * quads; i += kDecodeThreads) {
+    const int32_t column = first + i / quads, d = i % quads * 4;
+    Quad q;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float* o = reinterpret_cast<const float*>(s.ring[w]) + column * (C::kDim + 4) + d;
+      q.join(s.ml[w][column], *reinterpret_cast<const float4*>(o));
+    }
+    if (task.part < 0) {
+      store_row(a, g, s.columns[column], d, q);
+      continue;
+    }
+    const int64_t row = task.part * a.scratch.rows + g.first_row + column;
+    *reinterpret_cast<float4*>(a.scratch.o + row * (quads * 4) + d) =
+        make_float4(q.o[0], q.o[1], q.o[2], q.o[3]);
+    if (d == 0) a.scratch.ml[row] = {q.m, q.l};
+  }
+}
+
+template <class C>
+__device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask& task,
+                           typename C::Shared& s) {
+  constexpr int kAtOnce = 8;  // loads under way
+  const int32_t quads = (a.v.dim + 3) / 4;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < g.columns * quads; i += kDecodeThreads) {
+    const int32_t column = i / quads, d = i % quads * 4;
+    const int64_t first = task.first_part * a.scratch.rows + g.first_row + column;
+    Quad q;
+    for (int32_t part = 0; part < task.parts; part += kAtOnce) {
+      float4 o[kAtOnce];
+      PartialSum ml[kAtOnce];
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+        ml[p].l = 0;
+        if (part + p >= task.parts) continue;
+        const int64_t row = first + (part + p) * a.scratch.rows;
+        const float2 pair = __ldcg(reinterpret_cast<const float2*>(a.scratch.ml + row));
+        ml[p] = {pair.x, pair.y};
+        o[p] = __ldcg(reinterpret_cast<const float4*>(a.scratch.o + row * (quads * 4) + d));
+      }
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) q.join(ml[p], o[p]);
+    }
+    store_row(a, g, s.columns[column], d, q);
+  }
+}
+
+template <class C>
+__device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::Shared& s) {
+  const index::DeviceBundle& bundle = a.index.bundle[task.bundle];
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  Group g{.request = bundle.request,
+          .first_query = bundle.first_query,
+          .queries = bundle.last_query - bundle.first_query,
+          .kv_head = task.kv_head,
+          .kv_len = bundle.kv_len,
+          .base_slot = bundle.base_slot,
+          .first_row = int64_t{blockIdx.y} * C::kColumns,
+          .columns = 0};
+  if (g.request < 0) return;
+  const int64_t rows = int64_t{g.queries} * a.q.group;
+  if (g.first_row >= rows) return;
+  g.columns = static_cast<int32_t>(rows - g.first_row < C::kColumns ? rows - g.first_row : C::kColumns);
+  if (threadIdx.x < C::kColumns) s.columns[threadIdx.x] = column_of(a, g, static_cast<int32_t>(threadIdx.x));
+  __syncthreads();
+
+  typename C::Sums sums(a, s.columns, g.columns);
+  sums.scale_ = a.score.scale * kLog2E;
+  sums.load_queries();
+  const uint32_t ring = device::shared_address(s.ring[warp]);
+  typename C::Ring feed(a, g, task, s.columns, ring, s.notes[warp], &s.queue[C::kQueues ? warp : 0]);
+  feed.clear_padding();
+  int32_t begun = 0;
+  // All columns at once; then, where a V that is not finite has crossed columns as 0 * NaN, each column over
+  // its own keys alone.
+  for (int32_t pass = -1; pass < g.columns; ++pass) {
+    int32_t stages = 0, stage = 0;
+    for (int i = 0; i < C::kStages; ++i) stages += feed.issue(i);
+    for (int32_t i = 0; i < stages; ++i) {
+      device::copy_wait<C::kStages - 1>();
+      __syncwarp();
+      const uint32_t k = ring + stage * C::Ring::kStageBytes;
+      sums.add(k, k + C::Ring::kSideBytes, s.notes[warp][stage]);
+      __syncwarp();
+      stages += feed.issue(stage);
+      stage = stage + 1 < C::kStages ? stage + 1 : 0;
+    }
+    device::copy_wait<0>();
+    __syncwarp();
+    sums.finish();
+    begun += stages;
+    const bool alone = pass >= 0;
+    if (!(C::kMany && !alone && __syncthreads_or(!sums.finite()))) {
+      sums.store(reinterpret_cast<float*>(s.ring[warp]), s.ml[warp], alone ? 1u << pass : ~0u);
+      __syncthreads();
+      join_warps<C>(a, g, task, alone ? pass : 0, alone ? pass + 1 : g.columns, s);
+      if (!alone) break;
+    } else if (a.counters != nullptr && threadIdx.x == 0) {
+      atomicAdd(&a.counters->rows_redone, static_cast<unsigned long long>(g.columns));
+    }
+    if constexpr (C::kMany) {
+      __syncthreads();
+      if (pass + 1 < g.columns) feed.restart(1u << (pass + 1));
+      sums.reset();
+      feed.clear_padding();
+    }
+  }
+  if (a.counters != nullptr && threadIdx.x % 32 == 0) {
+    atomicAdd(&a.counters->tokens_loaded, static_cast<unsigned long long>(feed.loaded));
+    atomicAdd(&a.counters->tiles, static_cast<unsigned long long>((begun + 3) / 4));
+    if (threadIdx.x == 0) atomicAdd(&a.counters->tasks, 1ull);
+  }
+  if (task.part < 0) return;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t* arrivals = a.scratch.arrivals + int64_t{task.group} * gridDim.y + blockIdx.y;
+    s.last = device::arrive(arrivals, static_cast<uint32_t>(task.parts - 1)) ==
+             static_cast<uint32_t>(task.parts - 1);
+  }
+  __syncthreads();
+  if (s.last) join_parts<C>(a, g, task, s);
+}
+
+template <class C>
+__global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
+    decode_kernel(const __grid_constant__ DecodeArgs a) {
+  extern __shared__ __align__(128) char memory[];
+  device::wait_for_predecessor();
+  device::let_successor_start();
+  const DeviceTask task = a.scratch.tasks[blockIdx.x];  // of an earlier step where there are fewer now
+  const int32_t tasks = a.scratch.head->tasks, code = verdict_of(a);
+  if (code != 0) {
+    if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && blockIdx.y == 0 &&
+        threadIdx.x == 0)
+      a.control->verdict = {code, -1, -1, -1, 0};
+    refuse(a);
+  } else if (static_cast<int32_t>(blockIdx.x) < tasks) {
+    attend<C>(a, task, *reinterpret_cast<typename C::Shared*>(memory));
+  }
+}
+
+}  // namespace tamis::cuda

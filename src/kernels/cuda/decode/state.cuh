@@ -1,0 +1,220 @@
+// The online softmax of one warp, keys on the m side: S[16 keys, 8 columns] = K Q^T, O^T[Dv, 8 columns] +=
+// V^T P^T, both by mma m16n8k16. Thread (g, j) = (lane / 4, lane % 4) holds keys g and g + 8 of columns 2j
+// and 2j + 1. Scores are kept in base 2. Source: FlashAttention-2 (arXiv 2307.08691), Algorithm 1; a rescale
+// only where the maximum has grown by more than 2^8 (FlashAttention-4's rule).
+#pragma once
+
+#include "kernels/cuda/decode/feed.cuh"
+
+namespace tamis::cuda {
+
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+template <class T, int kDim, int kTiles, bool kMany, Feeding kFeeding>
+class State {
+ public:
+  static constexpr int kSteps = kDim / 16;
+
+  __device__ State(const DecodeArgs& args, const Column* columns, int32_t live_columns)
+      : a_(args), columns_(columns), live_columns_(live_columns), lane_(static_cast<int>(threadIdx.x % 32)) {
+    plain_ = args.score.softcap == 0 && args.score.slopes == nullptr;
+    reset();
+  }
+
+  // Q as the right side of S: rows of 16-bit pairs, straight from memory. Zero where there is no column or no
+  // element.
+  __device__ void load_queries() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const Column& c = columns_[t * 8 + lane_ / 4];
+      const char* row = a_.q.data + c.query * a_.q.stride_query + c.head * a_.q.stride_head;
+#pragma unroll
+      for (int s = 0; s < 2 * kSteps; ++s) {
+        const int d = s * 8 + lane_ % 4 * 2;
+        q_[t][s] =
+            c.query >= 0 && d < a_.q.head_dim ? __ldg(reinterpret_cast<const uint32_t*>(row + d * 2)) : 0;
+      }
+    }
+  }
+
+  __device__ void reset() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) o_[t][s][0] = o_[t][s][1] = o_[t][s][2] = o_[t][s][3] = 0;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        m_[t][i] = -INFINITY;
+        l_[t][i] = 0;
+      }
+    }
+    any_ = 0;
+  }
+
+  // Takes in one stage.
+  __device__ void add(uint32_t k, uint32_t v, const StageNote& note) {
+    float s[kTiles][4];
+    scores(k, s);
+    uint32_t valid[2];  // bit c: column c selects key g, key g + 8
+    const int g = lane_ / 4;
+    if (kMany) {
+      valid[0] = note.columns[g];
+      valid[1] = note.columns[g + 8];
+      any_ |= valid[0] | valid[1];
+    } else {
+      const uint32_t live = note.live;
+      valid[0] = live >> g & 1 ? ~0u : 0;
+      valid[1] = live >> (g + 8) & 1 ? ~0u : 0;
+      any_ |= live;
+    }
+    int32_t token[2] = {0, 0};
+    if (!plain_) {
+      const bool gathered = kFeeding == Feeding::kTokens || (kFeeding == Feeding::kEither && a_.tokens);
+      token[0] = gathered ? note.token[g] : note.first + g;
+      token[1] = gathered ? note.token[g + 8] : note.first + g + 8;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = t * 8 + lane_ % 4 * 2 + (i & 1);
+        const float x = plain_ ? s[t][i] * scale_ : score(s[t][i], columns_[column], token[i >> 1]);
+        s[t][i] = valid[i >> 1] >> column & 1 ? x : -INFINITY;
+      }
+      rescale(t, s[t]);
+      const float mu0 = base_of(m_[t][0]), mu1 = base_of(m_[t][1]);
+      s[t][0] = device::exp2_fast(s[t][0] - mu0);
+      s[t][1] = device::exp2_fast(s[t][1] - mu1);
+      s[t][2] = device::exp2_fast(s[t][2] - mu0);
+      s[t][3] = device::exp2_fast(s[t][3] - mu1);
+      l_[t][0] += s[t][0] + s[t][2];
+      l_[t][1] += s[t][1] + s[t][3];
+      p_[t][0] = device::transpose_matrix(T::pair(s[t][0], s[t][1]));
+      p_[t][1] = device::transpose_matrix(T::pair(s[t][2], s[t][3]));
+    }
+    const int matrix = lane_ >> 3, row = (lane_ & 7) + ((matrix & 2) << 2);
+#pragma unroll
+    for (int c = 0; c < kSteps; ++c) {
+      uint32_t f[4];
+      device::load_matrix_transposed(f, v + row * kDim * 2 + (((2 * c + (matrix & 1)) ^ (row & 7)) << 4));
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) T::multiply(o_[t][c], f, p_[t][0], p_[t][1]);
+    }
+  }
+
+  // Ends the sums over keys: l is complete in every lane, and tells an empty set (0) from one whose scores
+  // are all -inf (-1).
+  __device__ void finish() {
+    if (kMany)
+      for (int d = 4; d < 32; d <<= 1) any_ |= __shfl_xor_sync(~0u, any_, d);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        for (int d = 4; d < 32; d <<= 1) l_[t][i] += __shfl_xor_sync(~0u, l_[t][i], d);
+        const bool any = kMany ? any_ >> (t * 8 + lane_ % 4 * 2 + i) & 1 : any_ != 0;
+        if (m_[t][i] == -INFINITY && any && l_[t][i] == 0) l_[t][i] = -1;
+      }
+  }
+
+  // Whether some numerator is not finite, in any column.
+  __device__ bool finite() const {
+    float worst = 0;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int c = 0; c < kSteps; ++c)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (c * 16 + lane_ / 4 + (i >> 1) * 8 < a_.v.dim) worst += o_[t][c][i] * 0.f;
+    return worst == 0;
+  }
+
+  // Writes the columns of `which` to memory shared by the CTA: o [column][kDim + 4], and (m, l).
+  __device__ void store(float* o, PartialSum* ml, uint32_t which) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int column = t * 8 + lane_ % 4 * 2 + i;
+        if (column >= live_columns_ || (which >> column & 1) == 0) continue;
+        float* to = o + column * (kDim + 4) + lane_ / 4;
+#pragma unroll
+        for (int c = 0; c < kSteps; ++c) {
+          to[c * 16] = o_[t][c][i];
+          to[c * 16 + 8] = o_[t][c][2 + i];
+        }
+        if (lane_ < 4) ml[column] = {m_[t][i], l_[t][i]};
+      }
+  }
+
+  float scale_ = 0;  // to base 2, where nothing else is done to a score
+
+ private:
+  __device__ void scores(uint32_t k, float (&s)[kTiles][4]) const {
+    float other[kTiles][4];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[t][i] = other[t][i] = 0;
+    const int row = lane_ & 15, high = lane_ >> 4;
+#pragma unroll
+    for (int c = 0; c < kSteps; ++c) {
+      uint32_t f[4];
+      device::load_matrix(f, k + row * kDim * 2 + (((2 * c + high) ^ (row & 7)) << 4));
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+        T::multiply(c & 1 ? other[t] : s[t], f, q_[t][2 * c], q_[t][2 * c + 1]);
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[t][i] += other[t][i];
+  }
+
+  __device__ float score(float s, const Column& column, int32_t token) const {
+    s *= a_.score.scale;
+    if (a_.score.softcap > 0) s = a_.score.softcap * tanhf(s / a_.score.softcap);
+    if (a_.score.slopes != nullptr) s -= column.slope * static_cast<float>(abs(column.pos - token));
+    return s * kLog2E;
+  }
+
+  // The maximum in the exponent is finite by construction: before the first finite score it counts as 0.
+  static __device__ float base_of(float m) { return m == -INFINITY ? 0 : m; }
+
+  __device__ void rescale(int t, const float (&s)[4]) {
+    float x0 = fmaxf(s[0], s[2]), x1 = fmaxf(s[1], s[3]);
+    if (!__any_sync(~0u, x0 > m_[t][0] + 8 || x1 > m_[t][1] + 8)) return;
+    for (int d = 4; d < 32; d <<= 1) {
+      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, d));
+      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, d));
+    }
+    x0 = fmaxf(x0, m_[t][0]);
+    x1 = fmaxf(x1, m_[t][1]);
+    // Nothing was summed yet where the maximum was -inf.
+    const float f0 = m_[t][0] == -INFINITY ? 1 : device::exp2_fast(m_[t][0] - x0);
+    const float f1 = m_[t][1] == -INFINITY ? 1 : device::exp2_fast(m_[t][1] - x1);
+    m_[t][0] = x0;
+    m_[t][1] = x1;
+    l_[t][0] *= f0;
+    l_[t][1] *= f1;
+#pragma unroll
+    for (int c = 0; c < kSteps; ++c) {
+      o_[t][c][0] *= f0;
+      o_[t][c][1] *= f1;
+      o_[t][c][2] *= f0;
+      o_[t][c][3] *= f1;
+    }
+  }
+
+  const DecodeArgs& a_;
+  const Column* columns_;
+  const int32_t live_columns_;
+  const int lane_;
+  bool plain_;
+  uint32_t q_[kTiles][2 * kSteps], p_[kTiles][2];
+  float o_[kTiles][kSteps][4], m_[kTiles][2], l_[kTiles][2];
+  uint32_t any_;
+};
+
+}  // namespace tamis::cuda
