@@ -8,8 +8,6 @@
 namespace tamis::cli {
 namespace {
 
-constexpr int32_t kMostBlock = 64;  // tokens; members of a block are one word on the device
-
 Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
 
 void append(std::string* text, const std::string& more) {
@@ -22,6 +20,12 @@ std::string cpu_options(const RunOptions& options) {
   if (!options.isa.empty()) append(&found, "instruction set " + options.isa + " is the cpu's");
   if (options.threads > 0) append(&found, fmt::format("{} threads are the cpu's", options.threads));
   return found;
+}
+
+// A plan is for copies in device memory: where the values happen to lie on the host says nothing.
+Problem without_addresses(Problem p) {
+  for (TensorView* t : {&p.query.q, &p.cache.k, &p.cache.v}) t->data = nullptr;
+  return p;
 }
 
 cuda::Load load_of(const std::string& name) {
@@ -45,22 +49,16 @@ Result<CudaPlan> plan_cuda(const Problem& problem, const RunOptions& options, do
   const bool refuse = options.fallback == "refuse";
   CudaPlan made;
   append(&made.reason, cpu_options(options));
-  int32_t block = options.block;
-  if (block > kMostBlock) {
-    append(&made.reason, fmt::format("block: {} tokens instead of {}, the device's blocks have no more",
-                                     kMostBlock, block));
-    block = kMostBlock;
-  }
   if (refuse && !made.reason.empty()) return unsupported("fallback: " + made.reason);
-  Result<cuda::StepPlan> step =
-      cuda::plan_step(problem, {.plan = {.backend = Backend::kCuda,
-                                         .path = path_of(options.path),
-                                         .fallback = refuse ? Fallback::kRefuse : Fallback::kAllow,
-                                         .splits = options.splits,
-                                         .min_tiles = 0},
-                                .block = block,
-                                .load = load_of(options.load),
-                                .density = density});
+  Result<cuda::StepPlan> step = cuda::plan_step(
+      without_addresses(problem), {.plan = {.backend = Backend::kCuda,
+                                            .path = path_of(options.path),
+                                            .fallback = refuse ? Fallback::kRefuse : Fallback::kAllow,
+                                            .splits = options.splits,
+                                            .min_tiles = 0},
+                                   .block = options.block,
+                                   .load = load_of(options.load),
+                                   .density = density});
   if (!step.ok()) return step.status();
   append(&made.reason, step->plan.reason);
   made.step = std::move(*step);

@@ -37,6 +37,7 @@ Json limits_json(const Limits& limits) {
   return {{"dtypes", dtypes},
           {"head_dim", range(limits.head_dims)},
           {"v_head_dim", range(limits.v_head_dims)},
+          {"head_dim_multiple_of", limits.head_dim_multiple_of},
           {"group", range(limits.group)},
           {"page_multiple_of", limits.page_multiple_of},
           {"contiguous", limits.contiguous},

@@ -41,6 +41,11 @@ def span(limits):
     return str(low) if low == high else f"{low} to {high}"
 
 
+def head_size(limits, which):
+    step = limits["head_dim_multiple_of"]
+    return span(limits[which]) + ("" if step == 1 else f", multiples of {step}")
+
+
 def architecture(arch):
     if arch is None:
         return "-"
@@ -56,8 +61,8 @@ def yes(value):
 def row(kernel):
     limits = kernel["limits"]
     pages = limits["page_multiple_of"]
-    return (f"`{kernel['name']}`", kernel["op"], " ".join(limits["dtypes"]), span(limits["head_dim"]),
-            span(limits["v_head_dim"]), span(limits["group"]), "any size" if pages == 1 else str(pages),
+    return (f"`{kernel['name']}`", kernel["op"], " ".join(limits["dtypes"]), head_size(limits, "head_dim"),
+            head_size(limits, "v_head_dim"), span(limits["group"]), "any size" if pages == 1 else str(pages),
             yes(limits["contiguous"]), yes(limits["quantized"]), yes(limits["dropout"]), architecture(kernel["arch"]))
 
 

@@ -38,6 +38,7 @@ struct Limits {
   DTypeSet dtypes;               // of q, k and v; int4 is kU8
   Range head_dims{};             // D
   Range v_head_dims{};           // Dv
+  int64_t head_dim_multiple_of = 1;
   Range group{};                 // query heads per KV head
   int64_t page_multiple_of = 1;  // page sizes are multiples of this
   bool contiguous = true;        // also takes caches without pages
