@@ -35,9 +35,9 @@ class DTypeSet {
 };
 
 struct Limits {
-  DTypeSet dtypes;               // of q, k and v; int4 is kU8
-  Range head_dims{};             // D
-  Range v_head_dims{};           // Dv
+  DTypeSet dtypes;      // of q, k and v; int4 is kU8
+  Range head_dims{};    // D
+  Range v_head_dims{};  // Dv
   int64_t head_dim_multiple_of = 1;
   Range group{};                 // query heads per KV head
   int64_t page_multiple_of = 1;  // page sizes are multiples of this
