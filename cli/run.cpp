@@ -50,7 +50,7 @@ Result<FullComparison> compare_with_full(const Problem& p, Backend backend, cons
   Problem full = p;
   full.candidates = CandidateView::all();
   RunOptions full_options = options;
-  full_options.path = "auto";
+  full_options.path = full_options.load = "auto";
   full_options.backward = false;
   const Result<Computed> answer = compute(full, backend, full_options);
   if (!answer.ok()) return answer.status();
@@ -81,19 +81,18 @@ Status run_case(const RunOptions& options, RunReport* report) {
   const Problem& p = found->problem;
   const Result<Shape> shape = describe(p);
   if (!shape.ok()) return shape.status();
-  const Result<Choice> choice = choose_backend(options);
+  const Result<Choice> choice = choose_backend(p, options);
   if (!choice.ok()) return choice.status();
   report->choice = *choice;
   report->shape = *shape;
   for (int64_t b = 0; b < shape->requests; ++b) report->kv_tokens += p.cache.kv_len.at<int32_t>({b});
 
   progress("attention");
-  Result<Computed> computed = compute(p, choice->backend, options);
+  reference::Sets sets;
+  Result<Computed> computed = compute(p, choice->backend, options, &sets);
   if (!computed.ok()) return computed.status();
   report->computed = std::move(*computed);
-  const Result<reference::Sets> sets = sets_of(p, choice->backend, options.block);
-  if (!sets.ok()) return sets.status();
-  if (Status s = account(p, *sets, report); !s.ok()) return s;
+  if (Status s = account(p, sets, report); !s.ok()) return s;
   if (options.check)
     if (Status s = check_by_reference(p, report); !s.ok()) return s;
   if (options.compare_full) {
@@ -108,7 +107,7 @@ Status run_case(const RunOptions& options, RunReport* report) {
     if (!split.ok()) return split.status();
     report->split = *split;
   }
-  return write_files(options, p, *report, *sets);
+  return write_files(options, p, *report, sets);
 }
 
 int run(const RunOptions& options) {
@@ -142,12 +141,16 @@ void add_run(CLI::App& app, int* exit) {
       ->capture_default_str();
   c->add_option("--block", o->block, "Tokens of a logical block: 16, 32, 64 or 128")
       ->check(CLI::PositiveNumber);
+  c->add_option("--load", o->load,
+                "How K and V come in on a device: blocks skips neighbours, tokens gathers (cuda)")
+      ->check(CLI::IsMember({"auto", "blocks", "tokens"}))
+      ->capture_default_str();
   c->add_option("--splits", o->splits, "KV splits of each row")->check(CLI::Range(1, 1 << 20));
   c->add_option("--threads", o->threads, "CPU threads (default: all; the reference uses one)")
       ->check(CLI::Range(1, 1024));
   c->add_option("--isa", o->isa,
                 "CPU instruction set: avx512bf16, avx512, avx2 or plain (default: the best here)");
-  c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu)")
+  c->add_option("--repeat", o->repeat, "Compute this many times and report median times (cpu, cuda)")
       ->check(CLI::Range(1, 100000));
   c->add_flag("--backward", o->backward, "Also compute gradients of the case's d_out and d_lse");
   c->add_flag("--dump-index", o->dump_index, "Also write the sets: set_indptr, set_tokens, set_slots")

@@ -18,7 +18,7 @@ namespace tamis::cli {
 
 struct RunOptions {
   std::string file, out, map, original;
-  std::string backend = "auto", path = "auto", fallback = "allow", isa;
+  std::string backend = "auto", path = "auto", fallback = "allow", load = "auto", isa;
   int32_t block = 0, splits = 0, threads = 0, repeat = 1;  // 0: the plan chooses
   bool backward = false, dump_index = false, check = false, compare_full = false, json = false;
 };
@@ -29,8 +29,8 @@ struct Choice {
   std::string reason;
 };
 
-// Section 10: a named backend is never left; `auto` takes the best there is, with a reason.
-Result<Choice> choose_backend(const RunOptions& options);
+// Section 10: a named backend is never left; `auto` takes the best there is for this problem, with a reason.
+Result<Choice> choose_backend(const Problem& problem, const RunOptions& options);
 
 struct Times {
   double normalize = 0, plan = 0, attention = 0, merge = 0, clear = 0, backward = 0,
@@ -49,16 +49,31 @@ struct Computed {
   CandidateCounts candidates{};
   int64_t empty_rows = 0, stale_rows = 0;
   std::string path{}, reason{};
+  std::string kernel{}, load{};               // of the device
   int64_t block = 0, tiles = 0, columns = 0;  // columns: K/V rows brought in, over KV heads
   int64_t splits = 1, workspace_bytes = 0, tasks = 0;
   Percentiles task_blocks{};
   Times time{};
 };
 
-Result<Computed> compute(const Problem& problem, Backend backend, const RunOptions& options);
+// `sets`, where given, receives the sets the backend worked on: the reference's own, those of the normalized
+// index, or what the device made of the candidates.
+Result<Computed> compute(const Problem& problem, Backend backend, const RunOptions& options,
+                         reference::Sets* sets = nullptr);
 
-// The sets the backend worked on: the reference's own, or those of the normalized index.
-Result<reference::Sets> sets_of(const Problem& problem, Backend backend, int32_t block);
+// Why no device here computes the problem; ok where one does, and *reason then names it.
+Status cuda_refusal(const Problem& problem, const RunOptions& options, std::string* reason);
+// run_cuda.cpp
+Result<Computed> compute_cuda(const Problem& problem, const Shape& shape, const RunOptions& options,
+                              reference::Sets* sets);
+
+// What the backends share: run_compute.cpp.
+Path path_of(const std::string& name);
+Times medians(const std::vector<Times>& all);  // of each stage
+// Counted per index head, as the contract does.
+int64_t count_empty_rows(const std::vector<float>& lse, const Shape& shape);
+// Every set of an index.
+reference::Sets expand_all(const Problem& problem, const IndexView& index, const CandidateCounts& counts);
 
 // Largest difference, alone and relative to the largest reference magnitude.
 struct Error {

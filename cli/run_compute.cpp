@@ -16,6 +16,13 @@ double microseconds(Clock::duration d) { return std::chrono::duration<double, st
 
 Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
 
+// Options that are another backend's. With --fallback allow they are left aside, and the reason says so.
+Status foreign_options(const RunOptions& options, Backend backend, std::string* reason) {
+  if (options.load == "auto" || backend == Backend::kCuda) return {};
+  *reason = fmt::format("{} has one way to load, not by {}", backend_name(backend), options.load);
+  return options.fallback == "refuse" ? unsupported("load: " + *reason) : Status();
+}
+
 // The reference has one way of computing. With --fallback allow it stands in for what was asked, and the
 // reason says so.
 Status reference_reason(const RunOptions& options, std::string* reason) {
@@ -79,25 +86,9 @@ Result<Computed> compute_reference(const Problem& p, const RunOptions& options) 
   return c;
 }
 
-Path path_of(const std::string& name) {
-  return name == "direct" ? Path::kDirect : name == "dense" ? Path::kDense : Path::kAuto;
-}
-
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
-}
-
-// Each stage's median over the repeats.
-Times medians(const std::vector<Times>& all) {
-  Times result;
-  for (double Times::*stage : {&Times::normalize, &Times::plan, &Times::attention, &Times::merge,
-                               &Times::clear, &Times::backward, &Times::total}) {
-    std::vector<double> values;
-    for (const Times& t : all) values.push_back(t.*stage);
-    result.*stage = median(std::move(values));
-  }
-  return result;
 }
 
 // Arrays for the gradients of a problem.
@@ -157,9 +148,7 @@ Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions&
                      .total = r.total_us + b.total_us});
   }
   c.candidates = r.index.counts;
-  for (int64_t i = 0; i < s.total_q; ++i)  // counted per index head, as the contract does
-    for (int64_t g = 0; g < s.index_heads; ++g)
-      c.empty_rows += c.lse[i * s.q_heads + g * (s.q_heads / s.index_heads)] == -INFINITY;
+  c.empty_rows = count_empty_rows(c.lse, s);
   c.stale_rows = r.counters.stale_rows;
   c.path = path_name(r.path);
   c.reason = r.reason;
@@ -174,46 +163,87 @@ Result<Computed> compute_cpu(const Problem& p, const Shape& s, const RunOptions&
   return c;
 }
 
-}  // namespace
-
-Result<Choice> choose_backend(const RunOptions& options) {
-  if (options.backend == "reference") return Choice{Backend::kReference, ""};
-  if (options.backend == "cpu") return Choice{Backend::kCpu, ""};
-  const auto devices = cuda_devices();
-  if (options.backend == "cuda") {
-    if (!devices.ok()) return devices.status();
-    return unsupported("backend: this build has no CUDA attention kernels; nearest: cpu");
-  }
-  return Choice{Backend::kCpu,
-                devices.ok() ? "auto: this build has no CUDA attention kernels" : "auto: no CUDA device"};
-}
-
-Result<Computed> compute(const Problem& problem, Backend backend, const RunOptions& options) {
-  const Result<Shape> shape = describe(problem);
-  if (!shape.ok()) return shape.status();
-  if (shape->index_only)
-    return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
-  if (Status s = check_common(options, problem, *shape); !s.ok()) return s;
-  return backend == Backend::kCpu ? compute_cpu(problem, *shape, options)
-                                  : compute_reference(problem, options);
-}
-
+// The index a run makes is gone when it ends; it is made once more, from the same arguments.
 Result<reference::Sets> sets_of(const Problem& problem, Backend backend, int32_t block) {
   if (backend == Backend::kReference) return reference::build_sets(problem);
   const Result<IndexSet> index = normalize(problem, {.block = block});
   if (!index.ok()) return index.status();
+  return expand_all(problem, index->view(), index->stats().counts);
+}
+
+}  // namespace
+
+Path path_of(const std::string& name) {
+  return name == "direct" ? Path::kDirect : name == "dense" ? Path::kDense : Path::kAuto;
+}
+
+Times medians(const std::vector<Times>& all) {
+  Times result;
+  for (double Times::*stage : {&Times::normalize, &Times::plan, &Times::attention, &Times::merge,
+                               &Times::clear, &Times::backward, &Times::total}) {
+    std::vector<double> values;
+    for (const Times& t : all) values.push_back(t.*stage);
+    result.*stage = median(std::move(values));
+  }
+  return result;
+}
+
+int64_t count_empty_rows(const std::vector<float>& lse, const Shape& s) {
+  int64_t empty = 0;
+  for (int64_t i = 0; i < s.total_q; ++i)
+    for (int64_t g = 0; g < s.index_heads; ++g)
+      empty += lse[i * s.q_heads + g * (s.q_heads / s.index_heads)] == -INFINITY;
+  return empty;
+}
+
+reference::Sets expand_all(const Problem& problem, const IndexView& index, const CandidateCounts& counts) {
   reference::Sets sets;
   sets.indptr = {0};
-  sets.counts = index->stats().counts;
+  sets.counts = counts;
   const int64_t queries = problem.query.q.shape[0];
   for (int64_t i = 0; i < queries; ++i)
     for (int64_t g = 0; g < problem.candidates.index_heads; ++g) {
-      const std::vector<int32_t> set = expand_set(problem, index->view(), i, g);
+      const std::vector<int32_t> set = expand_set(problem, index, i, g);
       sets.empty_rows += set.empty();
       sets.tokens.insert(sets.tokens.end(), set.begin(), set.end());
       sets.indptr.push_back(static_cast<int64_t>(sets.tokens.size()));
     }
   return sets;
+}
+
+Result<Choice> choose_backend(const Problem& problem, const RunOptions& options) {
+  if (options.backend == "reference") return Choice{Backend::kReference, ""};
+  if (options.backend == "cpu") return Choice{Backend::kCpu, ""};
+  if (options.backend == "cuda") {
+    const auto devices = cuda_devices();
+    return devices.ok() ? Result<Choice>(Choice{Backend::kCuda, ""}) : devices.status();
+  }
+  std::string reason;
+  if (const Status s = cuda_refusal(problem, options, &reason); !s.ok())
+    return Choice{Backend::kCpu, "auto: " + s.message()};
+  return Choice{Backend::kCuda, "auto: " + reason};
+}
+
+Result<Computed> compute(const Problem& problem, Backend backend, const RunOptions& options,
+                         reference::Sets* sets) {
+  const Result<Shape> shape = describe(problem);
+  if (!shape.ok()) return shape.status();
+  if (shape->index_only)
+    return Status(Code::kInvalidArgument, "q: tensor is missing, an index-only case can only be explained");
+  if (Status s = check_common(options, problem, *shape); !s.ok()) return s;
+  if (backend == Backend::kCuda) return compute_cuda(problem, *shape, options, sets);
+  std::string left_aside;
+  if (Status s = foreign_options(options, backend, &left_aside); !s.ok()) return s;
+  Result<Computed> computed =
+      backend == Backend::kCpu ? compute_cpu(problem, *shape, options) : compute_reference(problem, options);
+  if (!computed.ok()) return computed;
+  if (!left_aside.empty()) computed->reason += (computed->reason.empty() ? "" : "; ") + left_aside;
+  if (sets != nullptr) {
+    Result<reference::Sets> found = sets_of(problem, backend, options.block);
+    if (!found.ok()) return found.status();
+    *sets = std::move(*found);
+  }
+  return computed;
 }
 
 }  // namespace tamis::cli

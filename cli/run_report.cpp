@@ -84,6 +84,10 @@ Json report_json(const RunReport& r) {
         {"clear", c.time.clear},
         {"total", c.time.total}}}};
   if (c.gradients) out["time_us"]["backward"] = c.time.backward;
+  if (!c.kernel.empty()) {
+    out["kernel"] = c.kernel;
+    out["load"] = c.load;
+  }
   if (r.check) {
     out["max_abs_error"] = r.check->absolute;
     out["max_rel_error"] = r.check->relative;
@@ -110,6 +114,7 @@ std::string report_text(const RunReport& r, const RunOptions& options) {
   out += line("problem", sizes_text(r.shape, r.kv_tokens));
   out += line("backend", fmt::format("{}, path {}{}", backend_name(r.choice.backend), c.path,
                                      reason.empty() ? "" : fmt::format(" ({})", reason)));
+  if (!c.kernel.empty()) out += line("kernel", fmt::format("{}, loads {}", c.kernel, c.load));
   out += line("candidates", candidates_text(c.candidates));
   out += line("selected", fmt::format("{} tokens over {} rows and their KV heads; {} empty",
                                       t.selected_tokens, t.rows, c.empty_rows));
