@@ -124,7 +124,7 @@ TEST_P(CudaCases, HasItsAnswerInNarrowOutputs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, CudaCases, ::testing::ValuesIn(names_with(".expected.safetensors")),
+INSTANTIATE_TEST_SUITE_P(, CudaCases, ::testing::ValuesIn(names_with(".expected.safetensors")),
                          [](const auto& name) { return name.param; });
 
 class CudaErrorCases : public CudaCases {};
@@ -158,7 +158,7 @@ TEST_P(CudaErrorCases, EndInTheirCode) {
   EXPECT_EQ(r.device.tokens_loaded, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, CudaErrorCases, ::testing::ValuesIn(names_with(".error.json")),
+INSTANTIATE_TEST_SUITE_P(, CudaErrorCases, ::testing::ValuesIn(names_with(".error.json")),
                          [](const auto& name) { return name.param; });
 
 // The lists above are made from file names: they must not run dry.

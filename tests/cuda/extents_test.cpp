@@ -112,7 +112,7 @@ TEST_F(CudaExtents, ManyRowsOfOneToken) {
          .dtype = DType::kBF16,
          .v = [](auto...) { return 1.0; }};
   TestProblem t(s);
-  t.problem.mask.causal = false;
+  t.q_pos(std::vector<int32_t>(65536, 3));
   t.csr(Rows(65536, {0}));
   const DeviceRan r = run_on_device(t.problem);
   ASSERT_TRUE(r.status.ok()) << r.status.message();

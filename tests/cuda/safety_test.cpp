@@ -127,7 +127,7 @@ TEST_P(CudaSafety, IsRefusedAndForgotten) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, CudaSafety, ::testing::ValuesIn(kOffences),
+INSTANTIATE_TEST_SUITE_P(, CudaSafety, ::testing::ValuesIn(kOffences),
                          [](const auto& offence) { return std::string(offence.param.name); });
 
 class CudaSafetyOrder : public OnDevice {};
