@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Everything that needs a device, in one run with a dated log: tools/device_tests.sh BUILD LOG [PART ...]
+#
+# Builds nothing: BUILD holds a finished build with tests and the command. Parts, all of them when none is named:
+#
+#   tests      the room `cuda`, whole
+#   unread     its tests whose failure ends the process, each by itself
+#   cases      the conformance cases through the command
+#   memcheck racecheck initcheck synccheck   a reduced set of the room under compute-sanitizer
+#
+# LOG gets a heading when it is new, then a section for each part; docs/runs/ keeps such logs. What a part said in full
+# is left in BUILD/device_tests/. A part that cannot run is SKIPPED, which is not passed: the exit status is 1 when
+# anything failed, 3 when something was skipped, 0 when all passed.
+# TAMIS_COMMIT names the commit where there is no repository.
+# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` does (1000 and 10000 unless set).
+set -uo pipefail
+
+if [ $# -lt 2 ]; then
+  sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  exit 2
+fi
+build=$1 log=$2
+shift 2
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(tests unread cases memcheck racecheck initcheck synccheck)
+
+root=$(dirname "${BASH_SOURCE[0]}")/..
+room=$build/tests/test_cuda
+full=$build/device_tests
+mkdir -p "$full" "$(dirname "$log")"
+
+# Each kind of kernel, list, page, split and refusal once; nothing that is large only to be large.
+reduced='CudaErrorCases.*:CudaSafety*:CudaCapacity.*:CudaStale.*:CudaGraph.*:CudaTwoSets.*'
+reduced+=':CudaRandom.TheCpuAgrees:CudaIndex.RandomProblems:CudaBits.ANaNStaysInItsRow:CudaExtents.ManySplits'
+for name in basic_f16 basic_duplicates_window_sink page_1 page_24 page_64 qblock_16 heads_g8_hi_hq heads_g16_d256 \
+  heads_g3_d80_hi1 layout_hnd_contiguous table_stamped_shared_prefix window_sink alibi softcap; do
+  reduced+=":CudaCases.HasItsAnswer/$name"
+done
+
+find_sanitizer() {
+  command -v compute-sanitizer && return
+  local nvcc
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  nvcc=$(dirname "$(readlink -f "$nvcc")")/compute-sanitizer
+  [ -x "$nvcc" ] && echo "$nvcc"
+}
+
+commit() {
+  local at
+  if at=$(git -C "$root" rev-parse --short HEAD 2>/dev/null); then
+    [ -z "$(git -C "$root" status --porcelain --untracked-files=no)" ] || at+=" with local changes"
+    echo "${TAMIS_COMMIT:-$at}"
+  else
+    echo "${TAMIS_COMMIT:-unknown}"
+  fi
+}
+
+heading() {
+  [ -s "$log" ] && return
+  local toolkit
+  toolkit=$({ nvcc --version || /usr/local/cuda/bin/nvcc --version; } 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+  {
+    echo "# Device tests, $(date +%F)"
+    echo
+    echo "* commit $(commit)"
+    echo "* $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader -i 0 | sed 's/, /, driver /'), CUDA toolkit ${toolkit:-unknown}"
+    echo "* command: \`tools/device_tests.sh BUILD LOG\`, part by part; the commands it ran stand in each section"
+  } >"$log"
+}
+
+failed=() skipped=()
+
+# section PART SHOWN-COMMAND OUTCOME [LINE ...]
+section() {
+  local part=$1 command=$2 outcome=$3 line
+  shift 3
+  echo "$part: $outcome"
+  {
+    printf '\n## %s: %s\n\n    %s\n\n' "$part" "$outcome" "$command"
+    for line in "$@"; do printf '    %s\n' "$line"; done
+  } >>"$log"
+}
+
+# part NAME PATTERN-OF-LINES-TO-KEEP SHOWN-COMMAND COMMAND...
+part() {
+  local name=$1 keep=$2 shown=$3 begin=$SECONDS status lines=()
+  shift 3
+  "$@" >"$full/$name.log" 2>&1
+  status=$?
+  mapfile -t lines < <(grep -E "$keep" "$full/$name.log" | sort -u | head -n 60)
+  if [ ${#lines[@]} = 0 ]; then  # nothing that says so is nothing that passed
+    failed+=("$name")
+    section "$name" "$shown" "FAILED (exit $status, no summary)"
+  elif [ $status != 0 ]; then
+    failed+=("$name")
+    section "$name" "$shown" "FAILED (exit $status) after $((SECONDS - begin)) s" "${lines[@]}"
+  elif grep -q 'SKIPPED' <<<"${lines[*]}"; then
+    skipped+=("$name")
+    section "$name" "$shown" "passed in $((SECONDS - begin)) s, with tests that were SKIPPED" "${lines[@]}"
+  else
+    section "$name" "$shown" "passed in $((SECONDS - begin)) s" "${lines[@]}"
+  fi
+}
+
+skip() {
+  skipped+=("$1")
+  section "$1" "-" "SKIPPED ($2)"
+}
+
+run_part() {
+  local tests_keep='^\[  (PASSED|FAILED|SKIPPED) |tests? ran' problems=${TAMIS_CUDA_PROBLEMS:-1000}
+  local replays=${TAMIS_GRAPH_REPLAYS:-10000} sanitizer poison=1 env
+  case $1 in
+    tests)
+      env=(TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS="$replays")
+      part tests "$tests_keep" "${env[*]} test_cuda --gtest_filter=-CudaUnread.*" \
+        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter='-CudaUnread.*'
+      ;;
+    unread)
+      part unread "$tests_keep" "test_cuda --gtest_filter=CudaUnread.*" "$room" --gtest_filter='CudaUnread.*'
+      ;;
+    cases)
+      if [ ! -x "$build/bin/tamis" ]; then
+        skip cases "no command in the build"
+        return
+      fi
+      part cases '^FAILED|passed' "tests/cases/check_cases.py --tamis tamis --backend cuda --skip-waiting" \
+        python3 "$root/tests/cases/check_cases.py" --tamis "$build/bin/tamis" --backend cuda --skip-waiting
+      ;;
+    memcheck | racecheck | initcheck | synccheck)
+      sanitizer=$(find_sanitizer)
+      if [ -z "$sanitizer" ]; then
+        skip "$1" "no compute-sanitizer"
+        return
+      fi
+      [ "$1" = initcheck ] && poison=0  # poisoned memory counts as written
+      env=(TAMIS_CUDA_PROBLEMS="${TAMIS_SANITIZED_PROBLEMS:-4}" TAMIS_GRAPH_REPLAYS=10 TAMIS_CUDA_POISON=$poison)
+      part "$1" "$tests_keep|ERROR SUMMARY|RACECHECK SUMMARY" \
+        "${env[*]} compute-sanitizer --tool $1 --error-exitcode 9 test_cuda (reduced set)" \
+        env "${env[@]}" "$sanitizer" --tool "$1" --error-exitcode 9 "$room" --gtest_brief=1 --gtest_filter="$reduced"
+      ;;
+    *)
+      echo "device_tests.sh: no such part: $1" >&2
+      exit 2
+      ;;
+  esac
+}
+
+if [ ! -x "$room" ]; then
+  echo "device_tests.sh: $room is not built (-DTAMIS_CUDA=ON -DTAMIS_TESTS=ON)" >&2
+  exit 2
+fi
+if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+  echo "SKIPPED (no device)"
+  exit 3
+fi
+heading
+for name in "${parts[@]}"; do run_part "$name"; done
+echo "failed: ${failed[*]:-none}; skipped: ${skipped[*]:-none}"
+[ ${#failed[@]} = 0 ] || exit 1
+[ ${#skipped[@]} = 0 ] || exit 3
