@@ -79,10 +79,22 @@ index::DeviceCandidates candidates_of(const StepPlan& plan, const CandidateView&
           .reject_invalid = c.invalid == OnInvalid::kReject};
 }
 
+DecodePages pages_of(const StepPlan& plan, const Problem& p, const Shape& s) {
+  const bool paged = p.cache.page_table.present();
+  const int64_t blocks = paged && s.page_size % plan.plan.block == 0 ? s.page_size / plan.plan.block : 0;
+  return {.table = data_of<int32_t>(p.cache.page_table),
+          .table_stride = paged ? p.cache.page_table.stride[0] : 0,
+          .page_size = s.page_size,
+          .blocks_a_page = static_cast<int32_t>(blocks),
+          .log2_blocks = log2_of(blocks),
+          .log2_page = log2_of(s.page_size)};
+}
+
 index::NormalizeArgs normalize_args(const StepPlan& plan, const Problem& p, const Shape& s,
                                     const StepBuffers& buffers) {
   const CacheView& c = p.cache;
   const bool paged = c.page_table.present();
+  const DecodePages pages = pages_of(plan, p, s);
   return {.requests = {.cu_q = data_of<int32_t>(p.query.cu_q),
                        .kv_len = data_of<int32_t>(c.kv_len),
                        .q_pos = data_of<int32_t>(p.query.q_pos),
@@ -105,6 +117,8 @@ index::NormalizeArgs normalize_args(const StepPlan& plan, const Problem& p, cons
           .block = plan.plan.block,
           .log2_block = log2_of(plan.plan.block),
           .bundles_a_block = plan.bundles_a_block,
+          .blocks_a_page = pages.blocks_a_page,
+          .log2_blocks = pages.log2_blocks,
           .rows_apart = s.index_heads == 1 ? 0 : static_cast<int32_t>(s.index_heads / plan.bundles_a_block),
           .all_blocks = plan.plan.path == Path::kDense};
 }
@@ -117,17 +131,6 @@ DecodeSide side_of(const TensorView& t, Layout layout, int64_t dim) {
           .token = stride.token * bytes,
           .head = stride.head * bytes,
           .dim = static_cast<int32_t>(dim)};
-}
-
-DecodePages pages_of(const StepPlan& plan, const Problem& p, const Shape& s) {
-  const bool paged = p.cache.page_table.present();
-  const int64_t blocks = paged && s.page_size % plan.plan.block == 0 ? s.page_size / plan.plan.block : 0;
-  return {.table = data_of<int32_t>(p.cache.page_table),
-          .table_stride = paged ? p.cache.page_table.stride[0] : 0,
-          .page_size = s.page_size,
-          .blocks_a_page = static_cast<int32_t>(blocks),
-          .log2_blocks = log2_of(blocks),
-          .log2_page = log2_of(s.page_size)};
 }
 
 DecodeOut out_of(const OutView& out, const Shape& s) {

@@ -68,6 +68,38 @@ Status status_of(const index::OffenceRecord& r) {
   return {static_cast<Code>(r.code), describe_offence(r), where};
 }
 
+index::DeviceIndex index_of(const StepPlan& plan, const StepBuffers& buffers) {
+  return index::index_at(buffers.index, layout_of(plan).index, plan.bundles,
+                         plan.every_token ? 0 : plan.plan.capacities.row_entries, plan.lists);
+}
+
+// The sums over all bundles, which no kernel needs.
+Status add_counts(const StepPlan& plan, const StepBuffers& buffers, cudaStream_t stream, StepStats* stats) {
+  const index::DeviceIndex index = index_of(plan, buffers);
+  std::vector<index::DeviceBundle> bundle;
+  std::vector<index::DeviceCounts> counts;
+  std::vector<int32_t> blocks;
+  TAMIS_RETURN_IF_ERROR(download(&bundle, index.bundle, plan.bundles, stream));
+  TAMIS_RETURN_IF_ERROR(download(&counts, index.counts, plan.bundles, stream));
+  TAMIS_RETURN_IF_ERROR(download(&blocks, index.count, plan.bundles, stream));
+  for (size_t b = 0; b < bundle.size(); ++b) {
+    const index::DeviceCounts& c = counts[b];
+    stats->raw += c.raw;
+    stats->padding += c.padding;
+    stats->invalid += c.invalid;
+    stats->duplicates += c.duplicates;
+    stats->unique += c.unique;
+    stats->future += c.future;
+    stats->gaps += c.gaps;
+    stats->touched_pages += c.touched;
+    stats->selected += c.selected;
+    stats->blocks += blocks[b];
+    stats->bundles += bundle[b].request >= 0;
+    stats->empty_bundles += bundle[b].request >= 0 && blocks[b] == 0;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, StepStats* stats) {
@@ -77,23 +109,10 @@ Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, Ste
   std::vector<DeviceControl> read;
   TAMIS_RETURN_IF_ERROR(download(&read, static_cast<const DeviceControl*>(buffers.control), 1, s));
   const DeviceControl& c = read[0];
-  if (stats != nullptr)
-    *stats = {.raw = c.raw,
-              .padding = c.padding,
-              .invalid = c.invalid,
-              .duplicates = c.duplicates,
-              .unique = c.unique,
-              .future = c.future,
-              .bundles = c.bundles,
-              .empty_bundles = c.empty_bundles,
-              .blocks = c.blocks,
-              .gaps = c.gaps,
-              .touched_pages = c.touched_pages,
-              .selected = c.selected,
-              .tasks = c.tasks,
-              .parts = c.parts,
-              .most_parts = c.most_parts,
-              .epoch = c.epoch};
+  if (stats != nullptr) {
+    *stats = {.tasks = c.tasks, .parts = c.parts, .most_parts = c.most_parts, .epoch = c.epoch};
+    TAMIS_RETURN_IF_ERROR(guarded([&] { return add_counts(plan, buffers, s, stats); }));
+  }
   return status_of(c.verdict);
 }
 
@@ -102,7 +121,7 @@ namespace {
 // Entries of one bundle, from the arrays as they lie on the device.
 struct Arrays {
   std::vector<index::DeviceBundle> bundle;
-  std::vector<int32_t> blocks;
+  std::vector<int32_t> count, blocks;
   std::vector<uint32_t> places;
   std::vector<uint64_t> members;
 };
@@ -111,7 +130,7 @@ FetchedBundle bundle_of(const StepPlan& plan, const Arrays& arrays, int64_t b) {
   const index::DeviceBundle& d = arrays.bundle[b];
   FetchedBundle out{.request = d.request, .first_query = d.first_query, .last_query = d.last_query};
   const int64_t first = b * plan.plan.capacities.row_entries;
-  for (int32_t j = 0; j < d.count; ++j) {
+  for (int32_t j = 0; j < arrays.count[b]; ++j) {
     if (plan.every_token) {
       out.blocks.push_back(j);
       out.slots.push_back(-1);
@@ -143,14 +162,14 @@ Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stre
   TAMIS_RETURN_IF_ERROR(poll(plan, buffers, stream));
   const StepLayout layout = layout_of(plan);
   const int64_t capacity = plan.every_token ? 0 : plan.plan.capacities.row_entries;
-  const index::DeviceIndex index =
-      index::index_at(buffers.index, layout.index, plan.bundles, capacity, plan.lists);
+  const index::DeviceIndex index = index_of(plan, buffers);
   const DeviceScratch scratch = scratch_at(buffers.scratch, layout.scratch, plan.plan.capacities.group_rows);
   return guarded([&]() -> Result<FetchedStep> {
     Arrays arrays;
     std::vector<ScratchHead> head;
     std::vector<DeviceTask> tasks;
     TAMIS_RETURN_IF_ERROR(download(&arrays.bundle, index.bundle, plan.bundles, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.count, index.count, plan.bundles, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.blocks, index.blocks, plan.bundles * capacity, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.places, index.places, plan.bundles * capacity, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.members, index.members, plan.bundles * capacity * plan.lists, s));

@@ -30,16 +30,20 @@ struct OffenceRecord {
   int64_t value;
 };
 
-// One bundle as the device knows it. 96 bytes.
+// One bundle as the kernels of attention know it.
 struct DeviceBundle {
   int32_t request;  // -1: no such row in this step
   int32_t first_query, last_query;
-  int32_t count;      // blocks
-  int64_t base_slot;  // of token 0 of a contiguous cache; 0 where paged
-  uint64_t offence;   // key of the first, or kNoOffence
-  OffenceRecord record;
+  int32_t kv_len;
+  int32_t base_slot;  // of token 0 of a contiguous cache; 0 where paged
+  int32_t position;   // of query 0 of total_q, where positions follow from lengths
+  int32_t unused[2];
+};
+
+// What a bundle adds to the statistics.
+struct DeviceCounts {
   int32_t raw, padding, invalid, duplicates, unique, future;
-  int32_t gaps, touched, selected, kv_len;
+  int32_t gaps, touched, selected, unused;
 };
 
 // Head of the index memory. The epoch is that of the last step that was scheduled; 0 since a normalize.
@@ -50,17 +54,21 @@ struct IndexHead {
 
 struct DeviceIndex {
   IndexHead* head;
-  DeviceBundle* bundle;  // [bundles]
-  int32_t* blocks;       // [bundles * capacity]
-  uint32_t* places;      // [bundles * capacity] physical block of a paged cache, logical of a contiguous one
-  uint64_t* members;     // [bundles * capacity * lists]
+  DeviceBundle* bundle;   // [bundles]
+  int32_t* count;         // [bundles] blocks
+  uint64_t* offence;      // [bundles] key of the first, or kNoOffence
+  OffenceRecord* record;  // [bundles] of that offence
+  DeviceCounts* counts;   // [bundles]
+  int32_t* blocks;        // [bundles * capacity]
+  uint32_t* places;       // [bundles * capacity] physical block of a paged cache, logical of a contiguous one
+  uint64_t* members;      // [bundles * capacity * lists]
   int64_t capacity;
   int32_t bundles, lists;
 };
 
 // Byte offsets of the parts of the index memory; `bytes` is all of it.
 struct IndexLayout {
-  int64_t bundle, blocks, places, members, bytes;
+  int64_t bundle, count, offence, record, counts, blocks, places, members, bytes;
 };
 IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists);
 DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t capacity,
@@ -100,16 +108,22 @@ struct NormalizeArgs {
   Mask mask;
   DeviceIndex out;
   int32_t block, log2_block;
-  int32_t bundles_a_block;  // bundles of a query block
-  int32_t rows_apart;       // candidate rows from one bundle of a query block to the next
+  int32_t bundles_a_block;             // bundles of a query block
+  int32_t blocks_a_page, log2_blocks;  // 0: contiguous, or pages that blocks do not divide; log2 or -1
+  int32_t rows_apart;                  // candidate rows from one bundle of a query block to the next
   bool all_blocks;
 };
 
-// Bytes of shared memory normalize needs for a request of max_kv_len tokens, and whether member words fit
-// there too.
+// Words of a bitmap over the blocks of a request.
+TAMIS_HD inline int64_t bitmap_words(int64_t max_kv_len, int32_t block) {
+  return (max_kv_len / block + 1 + 31) / 32;
+}
+
+// Bytes of shared memory normalize needs for a request of max_kv_len tokens, and whether blocks and member
+// words fit there too.
 struct NormalizeShared {
   int64_t bytes;
-  bool members;
+  bool lists;
 };
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
                                  int64_t most_bytes);

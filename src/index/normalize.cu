@@ -14,137 +14,169 @@
 namespace tamis::index {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kHeld = 8;    // entries of its list that a thread keeps in registers between the two passes
+constexpr int kAtOnce = 2;  // page lookups under way in a thread
 
-// The first offence that a thread has met.
-struct Found {
-  uint64_t key = kNoOffence;
-  OffenceRecord record{};
-
-  __device__ void add(Offence kind, uint64_t place, Code code, const OffenceRecord& r) {
-    const uint64_t k = offence_key(kind, place);
-    if (k >= key) return;
-    key = k;
-    record = r;
-    record.code = static_cast<int32_t>(code);
-  }
-  __device__ void argument(int64_t request, int64_t row, int64_t value) {
-    add(Offence::kArgument, static_cast<uint64_t>(request < 0 ? 0 : request), Code::kInvalidArgument,
-        {0, static_cast<int32_t>(request), static_cast<int32_t>(row), -1, value});
-  }
-};
-
-// The queries a bundle stands for.
+// The queries a bundle stands for, and their request.
 struct Frame {
-  int32_t request, first, last;  // request -1: no such query block
+  int32_t request;  // -1: no such query block
+  int32_t first, last;
+  int32_t kv_len, base_slot, position;
 };
 
-// What the queries of a bundle may see together; the windows are walked one by one.
+// What the queries of a bundle may see together. One query has one window, [window_begin, window_end); of
+// several only the earliest begin is kept, and the windows are walked one by one.
 struct Joined {
-  int64_t end, sink_end, window_begin;  // of the earliest window
+  int32_t end, sink_end, window_begin, window_end;
 };
 
-struct Shared {
-  uint64_t parts[kWarps];
-  int64_t sums[kWarps];
-  Frame frame;
-  int32_t last_block_unseen;
-};
-
-__device__ void check_request(const NormalizeArgs& a, int32_t b, Found* found) {
-  const DeviceRequests& r = a.requests;
-  const int64_t begin = r.cu_q[b], end = r.cu_q[b + 1], kv_len = r.kv_len[b];
-  if (begin < 0 || end < begin || end > r.total_q || (b == 0 && begin != 0)) found->argument(b, -1, end);
-  int64_t most = r.table_tokens;
-  if (r.cu_kv != nullptr) {
-    const int64_t first = r.cu_kv[b], last = r.cu_kv[b + 1];
-    most = first < 0 || last < first || last > r.kv_rows ? -1 : last - first;
-  }
-  if (kv_len < 0 || kv_len > most) found->argument(b, -1, kv_len);
-  if (kv_len > r.max_kv_len)
-    found->add(Offence::kCapacity, static_cast<uint64_t>(b), Code::kCapacityExceeded, {0, b, -1, -1, kv_len});
+// range_bits() for tokens, which fit 32 bits.
+__device__ uint64_t token_bits(int32_t first, int32_t last, int32_t base) {
+  const int32_t low = max(first - base, 0), high = min(last - base, 64);
+  return high <= low ? 0 : (~uint64_t{0} >> (64 - (high - low))) << low;
 }
 
-// The request and the queries of query block `qb`. All threads take part.
-__device__ Frame find_frame(const NormalizeArgs& a, int64_t qb, Shared& s) {
+struct Shared {
+  int32_t sums[kWarps];
+  int64_t wide_sums[kWarps];
+  Frame frame;
+  DeviceCounts counts;
+  int32_t last_block_unseen;
+  // The first offence that any thread has met, behind a lock: in memory, because almost no bundle has one.
+  uint64_t key;
+  OffenceRecord record;
+  int32_t lock;
+};
+
+__device__ void report(Shared& s, Offence kind, uint64_t place, Code code, OffenceRecord record) {
+  const uint64_t key = offence_key(kind, place);
+  record.code = static_cast<int32_t>(code);
+  while (atomicCAS(&s.lock, 0, 1) != 0) {
+  }
+  __threadfence_block();
+  if (key < *static_cast<volatile uint64_t*>(&s.key)) {
+    s.key = key;
+    s.record = record;
+  }
+  __threadfence_block();
+  atomicExch(&s.lock, 0);
+}
+__device__ void report_argument(Shared& s, int32_t request, int32_t row, int64_t value) {
+  report(s, Offence::kArgument, static_cast<uint64_t>(request < 0 ? 0 : request), Code::kInvalidArgument,
+         {0, request, row, -1, value});
+}
+
+// The offsets and lengths of a request, judged where `to` is given; `live` where they can be followed.
+struct Request {
+  int32_t begin, end, kv_len, base_slot;
+  bool live;
+};
+
+__device__ Request read_request(const NormalizeArgs& a, int32_t b, Shared* to) {
   const DeviceRequests& r = a.requests;
-  const int64_t most = a.candidates.query_block;
-  if (threadIdx.x == 0) s.frame = {-1, 0, 0};
+  const int32_t begin = r.cu_q[b], end = r.cu_q[b + 1], kv_len = r.kv_len[b];
+  int64_t most = r.table_tokens;
+  int32_t base = 0;
+  if (r.cu_kv != nullptr) {
+    const int32_t last = r.cu_kv[b + 1];
+    base = r.cu_kv[b];
+    most = base < 0 || last < base || last > r.kv_rows ? -1 : last - base;
+  }
+  const bool ordered = begin >= 0 && end >= begin && end <= r.total_q && (b != 0 || begin == 0);
+  const bool held = kv_len >= 0 && kv_len <= most;
+  if (to != nullptr && !ordered) report_argument(*to, b, -1, end);
+  if (to != nullptr && !held) report_argument(*to, b, -1, kv_len);
+  if (to != nullptr && held && kv_len > r.max_kv_len)
+    report(*to, Offence::kCapacity, static_cast<uint64_t>(b), Code::kCapacityExceeded,
+           {0, b, -1, -1, kv_len});
+  const bool live = ordered && held && kv_len <= r.max_kv_len;
+  return {ordered ? begin : 0, ordered ? end : 0, live ? kv_len : 0, base, live};
+}
+
+// The request and the queries of query block `qb`, where they can be followed. Bundle 0 also judges all
+// requests. All threads take part.
+__device__ Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judge, Shared& s) {
+  const int32_t most = a.candidates.query_block;
+  if (threadIdx.x == 0) s.frame = {-1, 0, 0, 0, 0, 0};
   __syncthreads();
   int64_t before = 0;  // query blocks of the requests before this chunk
-  for (int32_t at = 0; at < r.requests; at += kThreads) {
+  for (int32_t at = 0; at < a.requests.requests; at += kThreads) {
     const int32_t b = at + static_cast<int32_t>(threadIdx.x);
-    int64_t begin = 0, length = 0;
-    if (b < r.requests) {
-      begin = clamp64(r.cu_q[b], 0, r.total_q);
-      length = clamp64(r.cu_q[b + 1], begin, r.total_q) - begin;
+    Request r{0, 0, 0, 0, false};
+    if (b < a.requests.requests) r = read_request(a, b, judge ? &s : nullptr);
+    int64_t first = r.begin, blocks = r.end - r.begin;  // cu_q counts the query blocks itself
+    if (most > 1) {
+      int64_t total = 0;
+      blocks = (blocks + most - 1) / most;
+      first = before + device::block_prefix(blocks, s.wide_sums, &total);
+      before += total;
+    } else if (judge) {
+      before += blocks;
     }
-    if (most == 1) {  // cu_q counts the query blocks itself
-      if (qb >= begin && qb < begin + length)
-        s.frame = {b, static_cast<int32_t>(qb), static_cast<int32_t>(qb) + 1};
-      continue;
-    }
-    const int64_t blocks = (length + most - 1) / most;
-    int64_t total = 0;
-    const int64_t first = before + device::block_prefix(blocks, s.sums, &total);
-    if (qb >= first && qb < first + blocks) {
-      const int64_t from = begin + (qb - first) * most, end = begin + length;
-      s.frame = {b, static_cast<int32_t>(from), static_cast<int32_t>(from + most < end ? from + most : end)};
-    }
-    before += total;
+    if (qb < first || qb >= first + blocks) continue;
+    const int64_t from = r.begin + (qb - first) * most;
+    s.frame = {r.live ? b : -1,
+               static_cast<int32_t>(from),
+               static_cast<int32_t>(from + most < r.end ? from + most : r.end),
+               r.kv_len,
+               r.base_slot,
+               r.kv_len - r.end};
+    if (!r.live) read_request(a, b, &s);
+  }
+  if (judge) {
+    if (most == 1) before = device::block_sum(before, s.wide_sums);
+    const int64_t rows = before * a.candidates.index_heads;
+    if (rows > a.candidates.rows && threadIdx.x == 0) report_argument(s, -1, a.candidates.rows, rows);
   }
   __syncthreads();
   return s.frame;
 }
 
-__device__ Sight sight_of_query(const NormalizeArgs& a, const Frame& f, int32_t query, int64_t kv_len) {
-  const int64_t pos =
-      a.requests.q_pos != nullptr ? a.requests.q_pos[query] : kv_len - a.requests.cu_q[f.request + 1] + query;
-  return sight_of(pos, kv_len, a.mask.causal, a.mask.window, a.mask.sink);
+__device__ Sight sight_of_query(const NormalizeArgs& a, const Frame& f, int32_t query) {
+  const int64_t pos = a.requests.q_pos != nullptr ? a.requests.q_pos[query] : f.position + query;
+  return sight_of(pos, f.kv_len, a.mask.causal, a.mask.window, a.mask.sink);
 }
 
-__device__ Joined join_sights(const NormalizeArgs& a, const Frame& f, int64_t kv_len) {
-  Joined j{0, 0, kv_len};
+__device__ Joined join_sights(const NormalizeArgs& a, const Frame& f) {
+  Joined j{0, 0, f.kv_len, 0};
   for (int32_t q = f.first; q < f.last; ++q) {
-    const Sight s = sight_of_query(a, f, q, kv_len);
-    j.end = s.end > j.end ? s.end : j.end;
-    j.sink_end = s.sink_end > j.sink_end ? s.sink_end : j.sink_end;
-    if (s.window_begin < s.window_end && s.window_begin < j.window_begin) j.window_begin = s.window_begin;
+    const Sight s = sight_of_query(a, f, q);
+    j.end = max(j.end, static_cast<int32_t>(s.end));
+    j.sink_end = max(j.sink_end, static_cast<int32_t>(s.sink_end));
+    if (s.window_begin < s.window_end)
+      j.window_begin = min(j.window_begin, static_cast<int32_t>(s.window_begin));
   }
   return j;
 }
 
-// The tokens of a block's word that some query of the bundle sees.
-__device__ uint64_t visible_bits(const NormalizeArgs& a, const Frame& f, const Joined& j, int64_t kv_len,
-                                 uint64_t listed, int64_t base) {
-  uint64_t bits = (listed & range_bits(0, j.end, base)) | range_bits(0, j.sink_end, base);
-  if (base + a.block > j.window_begin)
-    for (int32_t q = f.first; q < f.last; ++q) {
-      const Sight s = sight_of_query(a, f, q, kv_len);
-      bits |= range_bits(s.window_begin, s.window_end, base);
-    }
-  return bits & word_mask(a.block);
+// The tokens of a word that lie in the window of some query.
+__device__ uint64_t window_bits(const NormalizeArgs& a, const Frame& f, int32_t base) {
+  uint64_t bits = 0;
+  for (int32_t q = f.first; q < f.last; ++q) {
+    const Sight s = sight_of_query(a, f, q);
+    bits |= token_bits(static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end), base);
+  }
+  return bits;
 }
 
 // Sets bits [first, last) of the bitmap, the threads side by side.
-__device__ void add_blocks(uint32_t* bitmap, int64_t first, int64_t last, int64_t thread, int64_t threads) {
+__device__ void add_blocks(uint32_t* bitmap, int32_t first, int32_t last, int32_t thread, int32_t threads) {
   if (last <= first) return;
-  for (int64_t w = first / 32 + thread; w <= (last - 1) / 32; w += threads) {
-    const int64_t low = first > w * 32 ? first - w * 32 : 0, high = last < w * 32 + 32 ? last - w * 32 : 32;
+  for (int32_t w = first / 32 + thread; w <= (last - 1) / 32; w += threads) {
+    const int32_t low = max(first - w * 32, 0), high = min(last - w * 32, 32);
     atomicOr(&bitmap[w], (~0u >> (32 - (high - low))) << low);
   }
 }
 
-// The raw entries of one candidate row, checked to be readable.
+// The raw entries of one candidate row; none where they cannot be followed.
 struct Row {
   const int32_t* entries;
   int64_t count;
 };
 
-__device__ Row row_of(const NormalizeArgs& a, int32_t request, int64_t row, bool report, Found* found) {
+__device__ Row row_of(const NormalizeArgs& a, int32_t request, int32_t row, Shared* to) {
   const DeviceCandidates& c = a.candidates;
-  if (c.indices == nullptr && c.indptr == nullptr && c.width == 0) return {nullptr, 0};
   if (c.indptr != nullptr) {
     const auto at = [&](int64_t i) -> int64_t {
       return c.wide_indptr ? static_cast<const int64_t*>(c.indptr)[i]
@@ -152,348 +184,447 @@ __device__ Row row_of(const NormalizeArgs& a, int32_t request, int64_t row, bool
     };
     const int64_t begin = at(row), end = at(row + 1);
     if (begin < 0 || end < begin || end > c.entries || (row == 0 && begin != 0)) {
-      if (report) found->argument(request, row, end);
+      if (to != nullptr) report_argument(*to, request, row, end);
       return {nullptr, 0};
     }
     return {c.indices + begin, end - begin};
   }
   const int64_t count = c.count != nullptr ? c.count[row] : c.width;
   if (count < 0 || count > c.width) {
-    if (report) found->argument(request, row, count);
+    if (to != nullptr) report_argument(*to, request, row, count);
     return {nullptr, 0};
   }
   return {c.indices + row * c.row_stride, count};
 }
 
-__device__ void check_page(const NormalizeArgs& a, int32_t request, int64_t page, Found* found) {
-  const DevicePages& p = a.pages;
-  const int32_t entry = p.table[request * p.table_stride + page];
-  Code code = Code::kOk;
-  if (entry == -1)
-    code = Code::kPageUnmapped;
-  else if (entry < 0 || entry >= p.pages)
-    code = Code::kPageOutOfRange;
-  else if (p.page_stamps != nullptr &&
-           p.page_stamps[entry] != p.table_stamps[request * p.stamp_stride + page])
-    code = Code::kForeignPage;
-  if (code != Code::kOk)
-    found->add(Offence::kPage, static_cast<uint64_t>(request) << 30 | static_cast<uint64_t>(page), code,
-               {0, request, -1, static_cast<int32_t>(page), entry});
-}
-
-struct Counts {
-  int32_t raw = 0, padding = 0, invalid = 0, duplicates = 0, unique = 0, future = 0;
+// What a page lookup brings; the loads of several are under way together.
+struct PageEntry {
+  int32_t entry;
+  uint64_t mapped, now;
 };
 
+__device__ PageEntry read_page(const NormalizeArgs& a, int32_t request, int32_t page) {
+  const DevicePages& p = a.pages;
+  return {p.table[request * p.table_stride + page],
+          p.page_stamps != nullptr ? p.table_stamps[request * p.stamp_stride + page] : 0, 0};
+}
+
+__device__ void read_stamp(const NormalizeArgs& a, PageEntry* e) {
+  if (a.pages.page_stamps != nullptr && e->entry >= 0 && e->entry < a.pages.pages)
+    e->now = a.pages.page_stamps[e->entry];
+}
+
+__device__ void judge_page(const NormalizeArgs& a, int32_t request, int32_t page, const PageEntry& e,
+                           Shared& s) {
+  Code code = Code::kOk;
+  if (e.entry == -1)
+    code = Code::kPageUnmapped;
+  else if (e.entry < 0 || e.entry >= a.pages.pages)
+    code = Code::kPageOutOfRange;
+  else if (e.mapped != e.now)
+    code = Code::kForeignPage;
+  if (code != Code::kOk)
+    report(s, Offence::kPage, static_cast<uint64_t>(request) << 30 | static_cast<uint64_t>(page), code,
+           {0, request, -1, page, e.entry});
+}
+
+template <bool kListsShared, bool kOneQuery>
 class Builder {
  public:
-  __device__ Builder(const NormalizeArgs& args, Shared& shared, char* memory, bool members_shared)
-      : a_(args), s_(shared), members_shared_(members_shared) {
-    bundle_ = static_cast<int64_t>(blockIdx.x);
-    first_entry_ = bundle_ * args.out.capacity;
+  __device__ Builder(const NormalizeArgs& args, Shared& shared, char* memory) : a_(args), s_(shared) {
+    bundle_ = static_cast<int32_t>(blockIdx.x);
+    first_entry_ = int64_t{bundle_} * args.out.capacity;
+    const int64_t words = bitmap_words(args.requests.max_kv_len, args.block);
     bitmap_ = reinterpret_cast<uint32_t*>(memory);
-    const int64_t words = (args.requests.max_kv_len / args.block + 1 + 31) / 32;
     rank_ = bitmap_ + words;
-    // 64-bit member words as two halves, because shared memory has 32-bit atomics.
-    const int64_t at = (2 * words + 1) / 2 * 2;
-    members_ = members_shared ? bitmap_ + at
-                              : reinterpret_cast<uint32_t*>(args.out.members + first_entry_ * args.out.lists);
+    members_ = reinterpret_cast<uint32_t*>(args.out.members + first_entry_ * args.out.lists);
+    blocks_ = args.out.blocks + first_entry_;
+    if (!kListsShared) return;
+    members_ = rank_ + words;
+    blocks_ = reinterpret_cast<int32_t*>(members_ + args.out.capacity * args.out.lists * 2);
   }
 
   __device__ void build() {
-    const int64_t qb = bundle_ / a_.bundles_a_block;
-    if (bundle_ == 0) check_frame();
-    frame_ = find_frame(a_, qb, s_);
-    if (frame_.request >= 0) check_request(a_, frame_.request, &found_);
-    const bool sound = device::block_min(found_.key, s_.parts) == kNoOffence;
-    kv_len_ = frame_.request >= 0 && sound ? a_.requests.kv_len[frame_.request] : 0;
-    if (frame_.request >= 0 && sound) {
-      joined_ = join_sights(a_, frame_, kv_len_);
+    const int32_t qb = bundle_ / a_.bundles_a_block;
+    first_row_ = qb * a_.candidates.index_heads + bundle_ % a_.bundles_a_block * a_.rows_apart;
+    const bool listed = a_.candidates.indices != nullptr;
+    // Ask for the candidates before anything else is known: the loads take as long as all that follows.
+    if (listed && a_.candidates.indptr == nullptr) hold(row_of(a_, -1, first_row_, nullptr));
+    if (threadIdx.x < sizeof(DeviceCounts) / 4) reinterpret_cast<int32_t*>(&s_.counts)[threadIdx.x] = 0;
+    if (threadIdx.x == 0) {
+      s_.last_block_unseen = 0;
+      s_.key = kNoOffence;
+      s_.lock = 0;
+    }
+    const int32_t words = static_cast<int32_t>(bitmap_words(a_.requests.max_kv_len, a_.block));
+    for (int32_t w = static_cast<int32_t>(threadIdx.x); w < words; w += kThreads) bitmap_[w] = 0;
+    frame_ = find_frame(a_, qb, bundle_ == 0, s_);
+    if (frame_.request >= 0) {
+      if constexpr (kOneQuery) {
+        const Sight s = sight_of_query(a_, frame_, frame_.first);
+        joined_ = {static_cast<int32_t>(s.end), static_cast<int32_t>(s.sink_end),
+                   static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end)};
+      } else {
+        joined_ = join_sights(a_, frame_);
+      }
       if (a_.candidates.every_token)
         take_all();
       else
-        take_listed(qb);
+        take_listed(listed);
     }
-    report();
+    finish();
   }
 
  private:
-  __device__ int64_t row(int64_t qb, int32_t list) const {
-    return qb * a_.candidates.index_heads + (bundle_ % a_.bundles_a_block) * a_.rows_apart + list;
+  __device__ void hold(const Row& row) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int32_t i = static_cast<int32_t>(threadIdx.x) + k * kThreads;
+      held_[k] = i < row.count ? row.entries[i] : -1;
+    }
   }
 
-  // What concerns the batch as a whole; bundle 0 looks.
-  __device__ void check_frame() {
-    const DeviceRequests& r = a_.requests;
-    int64_t blocks = 0;
-    for (int32_t b = static_cast<int32_t>(threadIdx.x); b < r.requests; b += kThreads) {
-      check_request(a_, b, &found_);
-      const int64_t length = static_cast<int64_t>(r.cu_q[b + 1]) - r.cu_q[b];
-      if (length > 0) blocks += (length + a_.candidates.query_block - 1) / a_.candidates.query_block;
+  // Calls f(place, entry) for the entries of a row that are this thread's.
+  template <class F>
+  __device__ void for_each_entry(int32_t list, const Row& row, const F& f) {
+    int32_t i = static_cast<int32_t>(threadIdx.x);
+    if (list == 0) {
+#pragma unroll
+      for (int k = 0; k < kHeld; ++k, i += kThreads)
+        if (i < row.count) f(i, held_[k]);
     }
-    const int64_t rows = device::block_sum(blocks, s_.sums) * a_.candidates.index_heads;
-    if (rows > a_.candidates.rows) found_.argument(-1, rows, rows);
+    for (; i < row.count; i += kThreads) f(i, row.entries[i]);
   }
 
   // Full attention: the rows need no list, only their pages are looked at.
   __device__ void take_all() {
-    count_ = static_cast<int32_t>((joined_.end + a_.block - 1) / a_.block);
-    selected_ = threadIdx.x == 0 ? joined_.end : 0;
+    count_ = up(joined_.end);
+    if (threadIdx.x == 0) counts_.selected = joined_.end;
     if (a_.pages.table == nullptr) return;
-    const int64_t pages = (joined_.end + a_.pages.page_size - 1) / a_.pages.page_size;
-    for (int64_t p = threadIdx.x; p < pages; p += kThreads) {
-      check_page(a_, frame_.request, p, &found_);
-      ++touched_;
+    const int32_t size = static_cast<int32_t>(a_.pages.page_size);
+    const int32_t pages = (joined_.end + size - 1) / size;
+    for (int32_t first = static_cast<int32_t>(threadIdx.x); first < pages; first += kAtOnce * kThreads) {
+      PageEntry e[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (first + k * kThreads < pages) e[k] = read_page(a_, frame_.request, first + k * kThreads);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (first + k * kThreads < pages) read_stamp(a_, &e[k]);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (first + k * kThreads < pages) {
+          judge_page(a_, frame_.request, first + k * kThreads, e[k], s_);
+          ++counts_.touched;
+        }
     }
   }
 
-  __device__ void take_listed(int64_t qb) {
-    const int64_t blocks = (kv_len_ + a_.block - 1) / a_.block;
-    words_ = (blocks + 31) / 32;
-    for (int64_t w = threadIdx.x; w < words_; w += kThreads) bitmap_[w] = 0;
-    if (threadIdx.x == 0) s_.last_block_unseen = 0;
-    __syncthreads();
-    mark_entries(qb);
-    mark_mask(blocks);
+  __device__ void take_listed(bool listed) {
+    words_ = (up(frame_.kv_len) + 31) / 32;
+    if (listed) mark_entries();
+    mark_mask();
     __syncthreads();
     const int32_t ranked = rank_blocks();
-    if (device::block_min(found_.key, s_.parts) != kNoOffence) return;
+    if (s_.key != kNoOffence) return;  // all threads: rank_blocks() ends with a barrier
     if (ranked > a_.out.capacity) {
       if (threadIdx.x == 0)
-        found_.add(Offence::kCapacity, static_cast<uint64_t>(row(qb, 0)), Code::kCapacityExceeded,
-                   {0, frame_.request, static_cast<int32_t>(row(qb, 0)), -1, ranked});
+        index::report(s_, Offence::kCapacity, static_cast<uint64_t>(first_row_), Code::kCapacityExceeded,
+                      {0, frame_.request, first_row_, -1, ranked});
       return;
     }
-    const int64_t halves = int64_t{ranked} * a_.out.lists * 2;
-    for (int64_t i = threadIdx.x; i < halves; i += kThreads) members_[i] = 0;
+    const int32_t halves = ranked * a_.out.lists * 2;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < halves; i += kThreads) members_[i] = 0;
     write_blocks();
     __syncthreads();
-    for (int32_t l = 0; l < a_.out.lists; ++l) gather(qb, l);
+    if (listed)
+      for (int32_t l = 0; l < a_.out.lists; ++l) gather(l);
+    flush();
     __syncthreads();
     place_blocks();
   }
 
-  __device__ void mark_entries(int64_t qb) {
-    const int64_t unit = a_.candidates.unit;
-    const int64_t limit = kv_len_ == 0 ? 0 : (kv_len_ - 1) / unit + 1;
+  // Entries of the unit are tokens [e * unit, e * unit + unit), cut at kv_len.
+  __device__ int32_t limit() const {
+    return frame_.kv_len == 0 ? 0 : (frame_.kv_len - 1) / a_.candidates.unit + 1;
+  }
+  __device__ int32_t up(int32_t token) const { return (token + a_.block - 1) >> a_.log2_block; }
+
+  __device__ void mark_entries() {
+    const int32_t unit = a_.candidates.unit, end = limit();
     for (int32_t l = 0; l < a_.out.lists; ++l) {
-      const int64_t r = row(qb, l);
-      const Row raw = row_of(a_, frame_.request, r, true, &found_);
-      for (int64_t i = threadIdx.x; i < raw.count; i += kThreads) {
-        const int32_t e = raw.entries[i];
-        if (e >= 0 && e < limit) {
-          const int64_t begin = e * unit, end = begin + unit < kv_len_ ? begin + unit : kv_len_;
-          add_blocks(bitmap_, begin >> a_.log2_block, ((end - 1) >> a_.log2_block) + 1, 0, 1);
+      const int32_t r = first_row_ + l;
+      const Row raw = row_of(a_, frame_.request, r, &s_);
+      if (l == 0 && a_.candidates.indptr != nullptr) hold(raw);
+      for_each_entry(l, raw, [&](int32_t i, int32_t e) {
+        if (static_cast<uint32_t>(e) < static_cast<uint32_t>(end)) {
+          const int32_t begin = e * unit, last = frame_.kv_len - begin > unit ? begin + unit : frame_.kv_len;
+          const int32_t block = begin >> a_.log2_block;
+          if (last <= (block + 1) << a_.log2_block)
+            atomicOr(&bitmap_[block >> 5], 1u << (block & 31));
+          else
+            add_blocks(bitmap_, block, up(last), 0, 1);
         } else if (e != -1 && a_.candidates.reject_invalid) {
-          found_.add(Offence::kCandidate, static_cast<uint64_t>(r) << 28 | static_cast<uint64_t>(i),
-                     Code::kIndexOutOfRange, {0, frame_.request, static_cast<int32_t>(r), -1, e});
+          index::report(s_, Offence::kCandidate, static_cast<uint64_t>(r) << 28 | static_cast<uint64_t>(i),
+                        Code::kIndexOutOfRange, {0, frame_.request, r, -1, e});
         }
-      }
+      });
     }
   }
 
-  __device__ void mark_mask(int64_t blocks) {
-    const auto up = [&](int64_t end) { return (end + a_.block - 1) >> a_.log2_block; };
-    add_blocks(bitmap_, 0, a_.all_blocks ? up(joined_.end) : up(joined_.sink_end), threadIdx.x, kThreads);
-    if (a_.mask.window == 0) return;
-    for (int32_t q = frame_.first; q < frame_.last; ++q) {
-      const Sight s = sight_of_query(a_, frame_, q, kv_len_);
-      if (s.window_begin < s.window_end)
-        add_blocks(bitmap_, s.window_begin >> a_.log2_block, up(s.window_end), threadIdx.x, kThreads);
-    }
+  __device__ void mark_mask() {
+    add_blocks(bitmap_, 0, a_.all_blocks ? up(joined_.end) : up(joined_.sink_end),
+               static_cast<int32_t>(threadIdx.x), kThreads);
+    if (kOneQuery && joined_.window_begin < joined_.window_end)
+      add_window(joined_.window_begin, joined_.window_end);
+    if constexpr (!kOneQuery)
+      for (int32_t q = frame_.first; a_.mask.window > 0 && q < frame_.last; ++q) {
+        const Sight s = sight_of_query(a_, frame_, q);
+        if (s.window_begin < s.window_end)
+          add_window(static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end));
+      }
+  }
+  __device__ void add_window(int32_t begin, int32_t end) {
+    add_blocks(bitmap_, begin >> a_.log2_block, up(end), static_cast<int32_t>(threadIdx.x), kThreads);
   }
 
   // Blocks before each word. Returns the number of all listed blocks; count_ gets that of the visible ones.
   __device__ int32_t rank_blocks() {
-    const int64_t each = (words_ + kThreads - 1) / kThreads, first = threadIdx.x * each;
-    const int64_t last = first + each < words_ ? first + each : words_;
-    int64_t mine = 0;
-    for (int64_t w = first; w < last; ++w) mine += __popc(bitmap_[w]);
-    int64_t ranked = 0, before = device::block_prefix(mine, s_.sums, &ranked);
-    for (int64_t w = first; w < last; ++w) {
+    const int32_t each = (words_ + kThreads - 1) / kThreads;
+    const int32_t first = static_cast<int32_t>(threadIdx.x) * each, last = min(first + each, words_);
+    int32_t mine = 0;
+    for (int32_t w = first; w < last; ++w) mine += __popc(bitmap_[w]);
+    int32_t ranked = 0, before = device::block_prefix(mine, s_.sums, &ranked);
+    for (int32_t w = first; w < last; ++w) {
       rank_[w] = static_cast<uint32_t>(before);
       before += __popc(bitmap_[w]);
     }
     __syncthreads();
-    const int64_t visible = (joined_.end + a_.block - 1) >> a_.log2_block;
-    count_ = static_cast<int32_t>(visible / 32 < words_ ? rank(visible) : ranked);
-    return static_cast<int32_t>(ranked);
+    const int32_t visible = up(joined_.end);
+    count_ = visible / 32 < words_ ? rank(visible) : ranked;
+    return ranked;
   }
 
   // Listed blocks below `block`.
-  __device__ int64_t rank(int64_t block) const {
-    return rank_[block >> 5] + __popc(bitmap_[block >> 5] & ((1u << (block & 31)) - 1));
+  __device__ int32_t rank(int32_t block) const {
+    return static_cast<int32_t>(rank_[block >> 5]) + __popc(bitmap_[block >> 5] & ((1u << (block & 31)) - 1));
   }
 
   __device__ void write_blocks() {
-    for (int64_t w = threadIdx.x; w < words_; w += kThreads) {
+    for (int32_t w = static_cast<int32_t>(threadIdx.x); w < words_; w += kThreads) {
       uint32_t bits = bitmap_[w];
       // A run begins where the block below is not listed. Runs of the visible blocks, less one, are the gaps.
       const uint32_t below = w > 0 ? bitmap_[w - 1] >> 31 : 0;
-      uint32_t begins = bits & ~(bits << 1 | below);
+      const uint32_t begins = bits & ~(bits << 1 | below);
       int32_t at = static_cast<int32_t>(rank_[w]);
       while (bits != 0) {
-        const int bit = __ffs(bits) - 1;
+        const int bit = __ffs(static_cast<int>(bits)) - 1;
         bits &= bits - 1;
-        a_.out.blocks[first_entry_ + at] = static_cast<int32_t>(w * 32 + bit);
-        gaps_ += at < count_ && (begins >> bit & 1);
+        blocks_[at] = w * 32 + bit;
+        counts_.gaps += at < count_ && (begins >> bit & 1);
         ++at;
       }
     }
   }
 
   // Sets the bits of tokens [begin, end), which lie in one block; the first bit's old state.
-  __device__ bool set_bits_of(int64_t begin, int64_t end, int32_t list) {
-    const int64_t block = begin >> a_.log2_block;
+  __device__ bool set_bits_of(int32_t begin, int32_t end, int32_t list) {
+    const int32_t block = begin >> a_.log2_block, offset = begin & (a_.block - 1);
     uint32_t* word = members_ + (rank(block) * a_.out.lists + list) * 2;
-    const uint64_t bits = range_bits(begin, end, block << a_.log2_block);
-    const int offset = static_cast<int>(begin & (a_.block - 1));
-    uint32_t old = 0;
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t part = static_cast<uint32_t>(bits >> (32 * half));
-      if (part == 0) continue;
-      const uint32_t was = atomicOr(word + half, part);
-      if (offset / 32 == half) old = was;
-    }
-    return old >> (offset & 31) & 1;
+    const uint64_t bits = (~uint64_t{0} >> (64 - (end - begin))) << offset;
+    const uint32_t low = static_cast<uint32_t>(bits), high = static_cast<uint32_t>(bits >> 32);
+    uint32_t old_low = 0, old_high = 0;
+    if (low != 0) old_low = atomicOr(word, low);
+    if (high != 0) old_high = atomicOr(word + 1, high);
+    return (offset < 32 ? old_low : old_high) >> (offset & 31) & 1;
   }
 
-  __device__ void gather(int64_t qb, int32_t list) {
-    const int64_t unit = a_.candidates.unit;
-    const int64_t limit = kv_len_ == 0 ? 0 : (kv_len_ - 1) / unit + 1;
-    const int64_t r = row(qb, list);
-    const Row raw = row_of(a_, frame_.request, r, false, &found_);
-    for (int64_t i = threadIdx.x; i < raw.count; i += kThreads) {
-      const int32_t e = raw.entries[i];
+  __device__ void gather(int32_t list) {
+    const int32_t unit = a_.candidates.unit, end = limit(), r = first_row_ + list;
+    const Row raw = row_of(a_, frame_.request, r, nullptr);
+    for_each_entry(list, raw, [&](int32_t i, int32_t e) {
       ++counts_.raw;
-      if (e < 0 || e >= limit) {
+      if (static_cast<uint32_t>(e) >= static_cast<uint32_t>(end)) {
         ++(e == -1 ? counts_.padding : counts_.invalid);
-        continue;
+        return;
       }
-      const int64_t begin = e * unit, end = begin + unit < kv_len_ ? begin + unit : kv_len_;
+      const int32_t begin = e * unit, last = frame_.kv_len - begin > unit ? begin + unit : frame_.kv_len;
       // Entries do not overlap, so the first token of one tells whether it was there before.
       bool repeated = false;
-      for (int64_t t = begin; t < end && !repeated;) {
-        const int64_t stop = ((t >> a_.log2_block) + 1) << a_.log2_block;
-        const bool old = set_bits_of(t, stop < end ? stop : end, list);
+      for (int32_t t = begin; t < last && !repeated;) {
+        const int32_t stop = min(((t >> a_.log2_block) + 1) << a_.log2_block, last);
+        const bool old = set_bits_of(t, stop, list);
         if (t == begin) repeated = old;
         t = stop;
       }
       if (!repeated) {
         ++counts_.unique;
         counts_.future += begin >= joined_.end;
-        continue;
+        return;
       }
       ++counts_.duplicates;
       if (a_.candidates.reject_duplicates)
-        found_.add(Offence::kCandidate, static_cast<uint64_t>(r) << 28 | static_cast<uint64_t>(i),
-                   Code::kDuplicateIndex, {0, frame_.request, static_cast<int32_t>(r), -1, e});
-    }
+        index::report(s_, Offence::kCandidate, static_cast<uint64_t>(r) << 28 | static_cast<uint64_t>(i),
+                      Code::kDuplicateIndex, {0, frame_.request, r, -1, e});
+    });
   }
 
-  // Member words to where kernels read them, pages checked, places written.
+  // The tokens of block j that some query of the bundle sees; its member words go to where kernels read them.
+  __device__ uint64_t publish(int32_t j, int32_t block) {
+    const int32_t base = block << a_.log2_block;
+    uint64_t listed = 0;
+    for (int32_t l = 0; l < a_.out.lists; ++l) {
+      const int64_t at = int64_t{j} * a_.out.lists + l;
+      const uint64_t word = uint64_t{members_[2 * at + 1]} << 32 | members_[2 * at];
+      if (kListsShared) a_.out.members[first_entry_ * a_.out.lists + at] = word;
+      listed |= word;
+    }
+    if (kListsShared) a_.out.blocks[first_entry_ + j] = block;
+    uint64_t bits = (listed & token_bits(0, joined_.end, base)) | token_bits(0, joined_.sink_end, base);
+    if constexpr (kOneQuery)
+      bits |= token_bits(joined_.window_begin, joined_.window_end, base);
+    else if (base + a_.block > joined_.window_begin)
+      bits |= window_bits(a_, frame_, base);
+    bits &= word_mask(a_.block);
+    counts_.selected += __popcll(bits);
+    // Only the block that the end of sight cuts can hold nothing visible; the dense path keeps it.
+    if (bits == 0 && !a_.all_blocks) {
+      s_.last_block_unseen = 1;
+      counts_.gaps -= block == 0 || (bitmap_[(block - 1) >> 5] >> ((block - 1) & 31) & 1) == 0;
+    }
+    return bits;
+  }
+
+  // Member words and blocks to where kernels read them, pages checked, places written: each thread first all
+  // words of up to 32 blocks, then their pages, several lookups under way at once.
   __device__ void place_blocks() {
-    const int32_t lists = a_.out.lists;
-    for (int32_t j = static_cast<int32_t>(threadIdx.x); j < count_; j += kThreads) {
-      const int64_t block = a_.out.blocks[first_entry_ + j], base = block << a_.log2_block;
-      uint64_t listed = 0;
-      for (int32_t l = 0; l < lists; ++l) {
-        const uint32_t* halves = members_ + (int64_t{j} * lists + l) * 2;
-        const uint64_t word = uint64_t{halves[1]} << 32 | halves[0];
-        if (members_shared_) a_.out.members[(first_entry_ + j) * lists + l] = word;
-        listed |= word;
+    const int32_t mine = static_cast<int32_t>(threadIdx.x);
+    for (int32_t chunk = 0; chunk < count_; chunk += 32 * kThreads) {
+      const int32_t last = min(count_, chunk + 32 * kThreads);
+      uint32_t seen = 0;  // bit i: some query sees a token of the thread's block i
+#pragma unroll 1
+      for (int32_t j = chunk + mine, i = 0; j < last; j += kThreads, ++i) {
+        const int32_t block = blocks_[j];
+        const uint64_t bits = publish(j, block);
+        seen |= static_cast<uint32_t>(bits != 0) << i;
+        if (a_.blocks_a_page == 0) {
+          const bool contiguous = a_.pages.table == nullptr;
+          if (!contiguous) judge_pieces(block, bits);
+          a_.out.places[first_entry_ + j] =
+              contiguous && bits != 0 ? static_cast<uint32_t>(block) : kUntouched;
+        }
       }
-      const uint64_t seen = visible_bits(a_, frame_, joined_, kv_len_, listed, base);
-      selected_ += __popcll(seen);
-      // Only the block that the end of sight cuts can hold nothing visible; the dense path keeps it.
-      if (seen == 0 && !a_.all_blocks) {
-        s_.last_block_unseen = 1;
-        gaps_ -= block == 0 || (bitmap_[(block - 1) >> 5] >> ((block - 1) & 31) & 1) == 0;
-      }
-      a_.out.places[first_entry_ + j] = place_of(block, base, seen);
+      if (a_.blocks_a_page > 0) find_places(chunk + mine, last, seen);
     }
   }
 
-  __device__ uint32_t place_of(int64_t block, int64_t base, uint64_t seen) {
-    if (seen == 0) return kUntouched;
-    const DevicePages& p = a_.pages;
-    if (p.table == nullptr) return static_cast<uint32_t>(block);
-    if (p.page_size % a_.block == 0) {
-      const int64_t page = base / p.page_size;
-      check_page(a_, frame_.request, page, &found_);
-      count_page(page, block);
-      const int32_t entry = p.table[frame_.request * p.table_stride + page];
-      return static_cast<uint32_t>(entry * (p.page_size / a_.block) + (base - page * p.page_size) / a_.block);
+  __device__ void find_places(int32_t first, int32_t last, uint32_t seen) {
+#pragma unroll 1
+    for (; first < last; first += kAtOnce * kThreads, seen >>= kAtOnce) {
+      PageEntry e[kAtOnce];
+      int32_t block[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (seen >> k & 1) {
+          block[k] = blocks_[first + k * kThreads];
+          e[k] = read_page(a_, frame_.request, page_of(block[k]));
+        }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k)
+        if (seen >> k & 1) read_stamp(a_, &e[k]);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int32_t j = first + k * kThreads;
+        if (j >= last) break;
+        uint32_t place = kUntouched;
+        if (seen >> k & 1) {
+          const int32_t page = page_of(block[k]), in_page = block[k] - page * a_.blocks_a_page;
+          judge_page(a_, frame_.request, page, e[k], s_);
+          counts_.touched += in_page == 0 || rank(block[k]) == rank(block[k] - in_page);
+          place = static_cast<uint32_t>(e[k].entry) * static_cast<uint32_t>(a_.blocks_a_page) +
+                  static_cast<uint32_t>(in_page);
+        }
+        a_.out.places[first_entry_ + j] = place;
+      }
     }
-    const int64_t last = base + a_.block < kv_len_ ? base + a_.block : kv_len_;
+  }
+
+  __device__ int32_t page_of(int32_t block) const {
+    return a_.log2_blocks >= 0 ? block >> a_.log2_blocks : block / a_.blocks_a_page;
+  }
+
+  // Pages that blocks do not divide: each piece of the block by itself. A page is counted where a block first
+  // meets it.
+  __device__ void judge_pieces(int32_t block, uint64_t seen) {
+    const int32_t base = block << a_.log2_block, last = min(base + a_.block, frame_.kv_len);
+    const int64_t size = a_.pages.page_size;
     for (int64_t t = base; t < last;) {
-      const int64_t page = t / p.page_size, stop = (page + 1) * p.page_size;
-      if ((seen & range_bits(t, stop < last ? stop : last, base)) != 0) {
-        check_page(a_, frame_.request, page, &found_);
-        touched_ += t == page * p.page_size || t == base;
+      const int64_t page = t / size, stop = min((page + 1) * size, int64_t{last});
+      if ((seen & range_bits(t, stop, base)) != 0) {
+        PageEntry e = read_page(a_, frame_.request, static_cast<int32_t>(page));
+        read_stamp(a_, &e);
+        judge_page(a_, frame_.request, static_cast<int32_t>(page), e, s_);
+        ++counts_.touched;
       }
       t = stop;
     }
-    return kUntouched;
   }
 
-  // A page is counted at the first listed block in it.
-  __device__ void count_page(int64_t page, int64_t block) {
-    const int64_t first = page * a_.pages.page_size >> a_.log2_block;
-    touched_ += block == first || rank(block) == rank(first);
-  }
-
-  __device__ void report() {
-    const auto sum = [&](int32_t value) {
-      return static_cast<int32_t>(device::block_sum<int64_t>(value, s_.sums));
-    };
-    const uint64_t key = device::block_min(found_.key, s_.parts);
-    const int64_t selected = device::block_sum<int64_t>(selected_, s_.sums);
-    const int32_t raw = sum(counts_.raw), padding = sum(counts_.padding), invalid = sum(counts_.invalid),
-                  duplicates = sum(counts_.duplicates), unique = sum(counts_.unique),
-                  future = sum(counts_.future), gaps = sum(gaps_), touched = sum(touched_);
-    DeviceBundle& out = a_.out.bundle[bundle_];
-    if (threadIdx.x == 0) {
-      const bool contiguous = a_.requests.cu_kv != nullptr && frame_.request >= 0;
-      out.request = frame_.request;
-      out.first_query = frame_.first;
-      out.last_query = frame_.last;
-      out.count = key == kNoOffence ? count_ - s_.last_block_unseen * !a_.candidates.every_token : 0;
-      out.base_slot = contiguous ? a_.requests.cu_kv[frame_.request] : 0;
-      out.offence = key;
-      out.raw = raw;
-      out.padding = padding;
-      out.invalid = invalid;
-      out.duplicates = duplicates;
-      out.unique = unique;
-      out.future = future;
-      out.gaps = gaps > 0 ? gaps - 1 : 0;
-      out.touched = touched;
-      out.selected = static_cast<int32_t>(selected);
-      out.kv_len = static_cast<int32_t>(kv_len_);
-      if (bundle_ == 0) a_.out.head->epoch = 0;
+  // Adds this thread's counts to the bundle's. Called as soon as a phase ends: they need not wait in
+  // registers.
+  __device__ void flush() {
+    const int32_t mine[] = {counts_.raw,        counts_.padding, counts_.invalid,
+                            counts_.duplicates, counts_.unique,  counts_.future,
+                            counts_.gaps,       counts_.touched, counts_.selected};
+    int32_t* sums = reinterpret_cast<int32_t*>(&s_.counts);
+#pragma unroll
+    for (int i = 0; i < 9; ++i) {
+      const int32_t sum = __reduce_add_sync(~0u, mine[i]);
+      if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(sums + i, sum);
     }
-    if (key != kNoOffence && found_.key == key) out.record = found_.record;
+    counts_ = {};
+  }
+
+  __device__ void finish() {
+    flush();
+    __syncthreads();
+    const bool refused = s_.key != kNoOffence;
+    if (threadIdx.x != 0) return;
+    DeviceCounts counts = s_.counts;
+    counts.gaps = counts.gaps > 0 ? counts.gaps - 1 : 0;
+    a_.out.counts[bundle_] = counts;
+    a_.out.bundle[bundle_] = {.request = frame_.request,
+                              .first_query = frame_.first,
+                              .last_query = frame_.last,
+                              .kv_len = frame_.kv_len,
+                              .base_slot = frame_.base_slot,
+                              .position = frame_.position,
+                              .unused = {0, 0}};
+    a_.out.count[bundle_] = refused ? 0 : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);
+    a_.out.offence[bundle_] = s_.key;
+    if (refused) a_.out.record[bundle_] = s_.record;
+    if (bundle_ == 0) a_.out.head->epoch = 0;
   }
 
   const NormalizeArgs& a_;
   Shared& s_;
-  const bool members_shared_;
-  int64_t bundle_, first_entry_, words_ = 0, kv_len_ = 0, selected_ = 0;
+  int32_t bundle_, first_row_ = 0, words_ = 0, count_ = 0;
+  int64_t first_entry_;
   uint32_t *bitmap_, *rank_, *members_;
-  Frame frame_{-1, 0, 0};
-  Joined joined_{0, 0, 0};
-  Found found_;
-  Counts counts_;
-  int32_t count_ = 0, gaps_ = 0, touched_ = 0;
+  int32_t* blocks_;
+  int32_t held_[kHeld];
+  Frame frame_{-1, 0, 0, 0, 0, 0};
+  Joined joined_{0, 0, 0, 0};
+  DeviceCounts counts_{};
 };
 
-template <bool kMembersShared>
-__global__ void __launch_bounds__(kThreads) normalize_kernel(const __grid_constant__ NormalizeArgs args) {
+template <bool kListsShared, bool kOneQuery>
+__global__ void __launch_bounds__(kThreads, kListsShared&& kOneQuery ? 4 : 2)
+    normalize_kernel(const __grid_constant__ NormalizeArgs args) {
   extern __shared__ __align__(16) char memory[];
   __shared__ Shared shared;
   device::let_successor_start();
-  Builder(args, shared, memory, kMembersShared).build();
+  Builder<kListsShared, kOneQuery>(args, shared, memory).build();
 }
 
 int64_t to_line(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -502,11 +633,22 @@ int64_t to_line(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists) {
   IndexLayout l{};
-  l.bundle = to_line(sizeof(IndexHead));
-  l.blocks = l.bundle + to_line(bundles * static_cast<int64_t>(sizeof(DeviceBundle)));
-  l.places = l.blocks + to_line(bundles * capacity * 4);
-  l.members = l.places + to_line(bundles * capacity * 4);
-  l.bytes = l.members + to_line(bundles * capacity * lists * 8);
+  int64_t at = 0;
+  const auto take = [&at](int64_t* offset, int64_t count, size_t bytes) {
+    *offset = at;
+    at += to_line(count * static_cast<int64_t>(bytes));
+  };
+  int64_t head = 0;
+  take(&head, 1, sizeof(IndexHead));
+  take(&l.bundle, bundles, sizeof(DeviceBundle));
+  take(&l.count, bundles, sizeof(int32_t));
+  take(&l.offence, bundles, sizeof(uint64_t));
+  take(&l.record, bundles, sizeof(OffenceRecord));
+  take(&l.counts, bundles, sizeof(DeviceCounts));
+  take(&l.blocks, bundles * capacity, sizeof(int32_t));
+  take(&l.places, bundles * capacity, sizeof(uint32_t));
+  take(&l.members, bundles * capacity * lists, sizeof(uint64_t));
+  l.bytes = at;
   return l;
 }
 
@@ -515,6 +657,10 @@ DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, i
   char* at = static_cast<char*>(memory);
   return {.head = reinterpret_cast<IndexHead*>(at),
           .bundle = reinterpret_cast<DeviceBundle*>(at + layout.bundle),
+          .count = reinterpret_cast<int32_t*>(at + layout.count),
+          .offence = reinterpret_cast<uint64_t*>(at + layout.offence),
+          .record = reinterpret_cast<OffenceRecord*>(at + layout.record),
+          .counts = reinterpret_cast<DeviceCounts*>(at + layout.counts),
           .blocks = reinterpret_cast<int32_t*>(at + layout.blocks),
           .places = reinterpret_cast<uint32_t*>(at + layout.places),
           .members = reinterpret_cast<uint64_t*>(at + layout.members),
@@ -525,14 +671,17 @@ DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, i
 
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
                                  int64_t most_bytes) {
-  const int64_t words = (max_kv_len / block + 1 + 31) / 32, maps = (2 * words + 1) / 2 * 2 * 4;
-  const int64_t all = maps + capacity * lists * 8;
+  const int64_t maps = 2 * bitmap_words(max_kv_len, block) * 4;
+  const int64_t all = maps + capacity * (lists * 8 + 4);
   return all <= most_bytes ? NormalizeShared{all, true} : NormalizeShared{maps, false};
 }
 
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
   if (args.out.bundles == 0) return {};
-  return device::launch(shared.members ? &normalize_kernel<true> : &normalize_kernel<false>,
+  const bool one = args.candidates.query_block == 1;
+  return device::launch(shared.lists ? one ? &normalize_kernel<true, true> : &normalize_kernel<true, false>
+                        : one ? &normalize_kernel<false, true>
+                                     : &normalize_kernel<false, false>,
                         {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
                          .threads = kThreads,
                          .shared_bytes = shared.bytes},

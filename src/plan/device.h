@@ -21,10 +21,7 @@ struct DeviceTask {
 // Words that outlive index and scratch. What `clear` zeroes.
 struct DeviceControl {
   uint64_t epoch;                // steps scheduled
-  uint64_t verdict_epoch;        // the step the verdict is of
-  index::OffenceRecord verdict;  // code 0: ok
-  int64_t raw, padding, invalid, duplicates, unique, future;
-  int64_t bundles, empty_bundles, blocks, gaps, touched_pages, selected;
+  index::OffenceRecord verdict;  // of the last; code 0: ok
   int64_t tasks, parts, most_parts;
 };
 

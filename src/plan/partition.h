@@ -60,9 +60,17 @@ TAMIS_HD inline int64_t even_candidate(int64_t total, int64_t shares, int64_t mi
   return share < min_part ? min_part : share;
 }
 
+// count / by, with the short division that devices have where both numbers are short: it is many times
+// faster.
+TAMIS_HD inline int64_t divide(int64_t count, int64_t by) {
+  if (((count | by) >> 32) == 0) return static_cast<uint32_t>(count) / static_cast<uint32_t>(by);
+  return count / by;
+}
+
 // Parts of a group of `count` blocks; 1 where there are none, since its task is there all the same.
 TAMIS_HD inline int64_t even_parts(int64_t count, int64_t share, int64_t min_part) {
-  const int64_t wanted = count / share + (count % share != 0 ? 1 : 0), most = count / min_part;
+  const int64_t whole = divide(count, share), most = divide(count, min_part);
+  const int64_t wanted = whole + (whole * share != count ? 1 : 0);
   const int64_t parts = wanted < most ? wanted : most;
   return parts < 1 ? 1 : parts;
 }
@@ -98,7 +106,7 @@ struct Cuts {
 TAMIS_HD inline int64_t border(const Cuts& cuts, int64_t i) {
   if (i <= 0) return 0;
   if (i >= cuts.parts) return cuts.count;
-  if (cuts.step == 0) return i * cuts.count / cuts.parts;
+  if (cuts.step == 0) return divide(i * cuts.count, cuts.parts);
   return cuts.first + (i - 1) * cuts.step;
 }
 

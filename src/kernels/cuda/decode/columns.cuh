@@ -25,9 +25,9 @@ struct Column {
 // The bundle of a task, and which of its query rows are here.
 struct Group {
   int32_t request, first_query, queries, kv_head, kv_len;
-  int64_t base_slot;
-  int64_t first_row;  // of the group, computed by column 0
-  int32_t columns;    // rows here, at most the tile's
+  int32_t base_slot, position;  // of DeviceBundle
+  int64_t first_row;            // of the group, computed by column 0
+  int32_t columns;              // rows here, at most the tile's
 };
 
 __device__ inline Column column_of(const DecodeArgs& a, const Group& g, int32_t column) {
@@ -46,8 +46,7 @@ __device__ inline Column column_of(const DecodeArgs& a, const Group& g, int32_t 
   c.list = list;
   c.query = g.first_query + in_list / a.rows_of_list_heads;
   c.head = g.kv_head * a.q.group + list * a.rows_of_list_heads + in_list % a.rows_of_list_heads;
-  const int64_t pos =
-      a.q.q_pos != nullptr ? a.q.q_pos[c.query] : int64_t{g.kv_len} - a.q.cu_q[g.request + 1] + c.query;
+  const int64_t pos = a.q.q_pos != nullptr ? a.q.q_pos[c.query] : g.position + c.query;
   const Sight s = sight_of(pos, g.kv_len, a.score.causal, a.score.window, a.score.sink);
   c.pos = static_cast<int32_t>(pos);
   c.end = static_cast<int32_t>(s.end);

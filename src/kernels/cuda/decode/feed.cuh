@@ -55,19 +55,24 @@ class Feed {
       at_ = warp;
       end_ = all;
     }
-    restart(~0u);
+    rewind();
   }
 
-  // From the first key again, for the columns of `filter` only.
-  __device__ void restart(uint32_t filter) {
-    filter_ = filter;
+  // To the first key: asks for its place and those of the next ones. The columns need not be known.
+  __device__ void rewind() {
     queued_ = taken_ = 0;
     next_ = 0;
-    if (!tokens()) {
-      now_ = piece(0);
-      then_ = piece(32);
-    }
     next_entry_ = at_;
+    if (tokens()) return;
+    now_ = piece(0);
+    then_ = piece(32);
+  }
+
+  // The columns are known from here on; only those of `filter` count.
+  __device__ void start(uint32_t filter) {
+    filter_ = filter;
+    if (!kMany) one_ = columns_[0];
+    if (!tokens()) settle(&now_);
   }
 
   // Starts the loads of the next keys into a stage. False, with nothing started, when there are none. Each
@@ -94,7 +99,7 @@ class Feed {
   // Sixteen neighbouring tokens of a block.
   struct Piece {
     int32_t token, entry, page, in_page;  // page -1: nothing of the block is touched
-    uint32_t listed;
+    uint32_t listed;                      // settled, one set for all columns: selected
   };
 
   __device__ bool tokens() const {
@@ -123,7 +128,7 @@ class Feed {
     p.listed = static_cast<uint32_t>(word >> (sub * kKeys)) & 0xFFFF;
     if (a_.pages.table == nullptr) {
       p.page = 0;
-      p.in_page = static_cast<int32_t>(g_.base_slot) + p.token;
+      p.in_page = p.token;
       return p;
     }
     if (a_.every_token) {
@@ -149,6 +154,7 @@ class Feed {
       const int lane = next_ & 31;
       if (lane == 0 && next_ > 0) {
         now_ = then_;
+        settle(&now_);
         then_ = piece(next_ + 32);
       }
       Piece p;
@@ -159,25 +165,33 @@ class Feed {
       p.entry = kMany ? __shfl_sync(~0u, now_.entry, lane) : 0;
       ++next_;
       if (p.page < 0) continue;
-      const uint32_t live =
-          select(stage, p.token + lane_, lane_ < kKeys, p.listed >> (lane_ & 15) & 1, p.entry);
+      const uint32_t live = kMany ? select(stage, p) : p.listed;
       if (live == 0) continue;
       if (lane_ == 0) {
         notes_[stage].first = p.token;
         notes_[stage].live = live;
       }
-      copy_rows(stage, live, p.page, p.in_page);
+      copy_rows(stage, live, p.page, g_.base_slot + p.in_page);
       return true;
     }
   }
 
+  // Where all columns share one set: from the listed tokens of a piece to the selected ones.
+  __device__ void settle(Piece* p) const {
+    if (kMany || p->page < 0) return;
+    const auto range = [&](int32_t first, int32_t last) -> uint32_t {
+      const int32_t low = max(first - p->token, 0), high = min(last - p->token, kKeys);
+      return high <= low ? 0 : (0xFFFFu >> (kKeys - (high - low))) << low;
+    };
+    p->listed = (p->listed & range(0, one_.end)) | range(0, one_.sink_end) |
+                range(one_.window_begin, one_.window_end);
+  }
+
   // Which keys are selected by some column; lane k < 16 asks for key k.
-  __device__ uint32_t select(int stage, int32_t token, bool mine, bool listed, int32_t entry) {
+  __device__ uint32_t select(int stage, const Piece& p) {
     bool any = false;
-    if (!kMany) {
-      any = mine && columns_[0].sees(token, listed);
-    } else if (mine) {
-      const uint32_t columns = columns_of(token, entry) & filter_;
+    if (lane_ < kKeys) {
+      const uint32_t columns = columns_of(p.token + lane_, p.entry) & filter_;
       notes_[stage].columns[lane_] = columns;
       any = columns != 0;
     }
@@ -258,7 +272,7 @@ class Feed {
       token = queue_->token[taken_ + lane_];
       if (kMany) entry = queue_->entry[taken_ + lane_];
       if (a_.pages.table == nullptr) {
-        in_page = static_cast<int32_t>(g_.base_slot) + token;
+        in_page = g_.base_slot + token;
       } else {
         const int32_t logical = divide(token, a_.pages.log2_page, a_.pages.page_size);
         page = a_.pages.table[g_.request * a_.pages.table_stride + logical];
@@ -324,8 +338,7 @@ class Feed {
   __device__ uint64_t selected(int32_t entry, int32_t base) const {
     const uint64_t mask = word_mask(1 << a_.log2_block);
     if (!kMany)
-      return mask &
-             columns_[0].sees_of(a_.every_token ? ~uint64_t{0} : a_.index.members[entries_ + entry], base);
+      return mask & one_.sees_of(a_.every_token ? ~uint64_t{0} : a_.index.members[entries_ + entry], base);
     uint64_t bits = 0;
     for (int32_t c = 0; c < g_.columns; ++c) {
       if ((filter_ >> c & 1) == 0) continue;
@@ -350,6 +363,7 @@ class Feed {
   int32_t at_ = 0, end_ = 0;      // pieces, or entries with kTokens
   int32_t next_ = 0;              // kBlocks: i of the next piece
   Piece now_{}, then_{};          // this lane's of the pieces under way
+  Column one_{};                  // what all columns share, unless kMany
   int32_t next_entry_ = 0;        // kTokens
   int queued_ = 0, taken_ = 0;
 };

@@ -101,16 +101,21 @@ __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask
 
 template <class C>
 __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::Shared& s) {
-  const index::DeviceBundle& bundle = a.index.bundle[task.bundle];
   const int warp = static_cast<int>(threadIdx.x / 32);
+  const uint32_t ring = device::shared_address(s.ring[warp]);
+  // In the order in which the loads are wanted: the bundle and the first keys' places are under way together,
+  // then Q, then K and V.
+  const index::DeviceBundle bundle = a.index.bundle[task.bundle];
   Group g{.request = bundle.request,
           .first_query = bundle.first_query,
           .queries = bundle.last_query - bundle.first_query,
           .kv_head = task.kv_head,
           .kv_len = bundle.kv_len,
           .base_slot = bundle.base_slot,
+          .position = bundle.position,
           .first_row = int64_t{blockIdx.y} * C::kColumns,
           .columns = 0};
+  typename C::Ring feed(a, g, task, s.columns, ring, s.notes[warp], &s.queue[C::kQueues ? warp : 0]);
   if (g.request < 0) return;
   const int64_t rows = int64_t{g.queries} * a.q.group;
   if (g.first_row >= rows) return;
@@ -121,9 +126,8 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
   typename C::Sums sums(a, s.columns, g.columns);
   sums.scale_ = a.score.scale * kLog2E;
   sums.load_queries();
-  const uint32_t ring = device::shared_address(s.ring[warp]);
-  typename C::Ring feed(a, g, task, s.columns, ring, s.notes[warp], &s.queue[C::kQueues ? warp : 0]);
   feed.clear_padding();
+  feed.start(~0u);
   int32_t begun = 0;
   // All columns at once; then, where a V that is not finite has crossed columns as 0 * NaN, each column over
   // its own keys alone.
@@ -154,7 +158,10 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
     }
     if constexpr (C::kMany) {
       __syncthreads();
-      if (pass + 1 < g.columns) feed.restart(1u << (pass + 1));
+      if (pass + 1 < g.columns) {
+        feed.rewind();
+        feed.start(1u << (pass + 1));
+      }
       sums.reset();
       feed.clear_padding();
     }
