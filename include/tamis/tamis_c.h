@@ -1,6 +1,7 @@
 /* The C interface, for bindings: all stages of Tamis in plain C11, call by call like the C++ headers beside
- * it. Selection (select.h), quantizers (quant.h, accuracy.h), expanded sets (expand_set), pictures, kept
- * mass, writing of cases and LSE base conversion are C++ only. docs/c_api.md is a guide.
+ * it. Gradients are in tamis_c_backward.h, the step on a CUDA device in tamis_c_step.h. Selection (select.h),
+ * quantizers (quant.h, accuracy.h), expanded sets (expand_set), what a device step left behind (fetch),
+ * pictures, kept mass, writing of cases and LSE base conversion are C++ only. docs/c_api.md is a guide.
  *
  * Codes. Functions return an int32_t of tamis_code; 0 is ok. Details go to a tamis_error of the caller's,
  * which may be NULL. Nothing is printed and no exception leaves the library: no memory, or no thread to be
@@ -12,9 +13,9 @@
  * is no multiple of 8, is TAMIS_INVALID_ARGUMENT. Structs without struct_size never change within an ABI
  * version.
  *
- * Memory. Arrays are host memory of the caller's, never copied and never kept after the call; a tamis_problem
- * and what it points to must live through the calls it is given to. Strings returned by pointer live as long
- * as said.
+ * Memory. Arrays are host memory of the caller's (of the device in tamis_c_step.h), never copied and never
+ * kept after the call; a tamis_problem and what it points to must live through the calls it is given to.
+ * Strings returned by pointer live as long as said.
  *
  * Handles. A handle is created empty, filled by the call that makes its content, which replaces what was
  * there, and left empty when that call fails; an empty handle is TAMIS_INVALID_ARGUMENT where content is

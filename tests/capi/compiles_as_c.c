@@ -1,5 +1,7 @@
-/* The header must be C: this file is compiled by a C compiler. */
+/* The headers must be C: this file is compiled by a C compiler. */
 #include "tamis/tamis_c.h"
+#include "tamis/tamis_c_backward.h"
+#include "tamis/tamis_c_step.h"
 
 int tamis_header_compiles_as_c(void);
 
@@ -16,6 +18,8 @@ int tamis_header_compiles_as_c(void) {
   tamis_plan_options plan;
   tamis_explain_options explain;
   tamis_epilogue epilogue;
+  tamis_backward_options backward;
+  tamis_cuda_plan_options step;
   tamis_code code = TAMIS_OK;
   tamis_error_init(&error, message, sizeof message);
   tamis_problem_init(&problem);
@@ -24,6 +28,8 @@ int tamis_header_compiles_as_c(void) {
   tamis_plan_options_init(&plan);
   tamis_explain_options_init(&explain);
   tamis_epilogue_init(&epilogue);
+  tamis_backward_options_init(&backward);
+  tamis_cuda_plan_options_init(&step);
   if (t.stride[0] != 3 || t.stride[1] != 1 || t.data != (const void*)data) return -1;
   if (problem.mask.causal != 1 || problem.candidates.unit != 1 || problem.candidates.query_block != 1 ||
       problem.candidates.index_heads != 1 || problem.candidates.form != TAMIS_FORM_NONE ||
@@ -33,6 +39,9 @@ int tamis_header_compiles_as_c(void) {
       plan.workspace_budget != -1 || epilogue.scale != 1 || epilogue.gate || epilogue.out_scale ||
       explain.tile != 64 || explain.splits != 1)
     return -3;
+  if (backward.slab_bytes <= 0 || backward.bundle || step.density != -1 || step.block != 0 ||
+      step.load != TAMIS_CUDA_LOAD_AUTO || step.plan)
+    return -5;
   if (error.struct_size != sizeof error || problem.struct_size != sizeof problem) return -4;
   return code == TAMIS_OK ? tamis_abi_version() : -1;
 }

@@ -5,7 +5,9 @@
 #include <new>
 
 #include "capi/c_problem.h"
+#include "tamis/device.h"
 #include "tamis/tamis_c_backward.h"
+#include "tamis/tamis_c_step.h"
 
 namespace {
 
@@ -123,6 +125,20 @@ TEST(CMemory, EveryAllocationOfABackwardMayFail) {
   out_of_memory("run", [&](Error& e) { return tamis_run_backward(&step, context, nullptr, e); });
   tamis_backward_plan_destroy(plan);
   tamis_context_destroy(context);
+}
+
+TEST(CMemory, EveryAllocationOfAStepMayFail) {
+  if (!built_with_cuda()) GTEST_SKIP() << "a build without CUDA";
+  TestProblem t({.kv_len = {70}, .head_dim = 16, .v_head_dim = 16, .dtype = DType::kF16, .page_size = 24});
+  t.csr({{0, 5, 69}});
+  const CProblem c(t.problem);
+  tamis_cuda_plan* plan = nullptr;
+  auto info = sized<tamis_cuda_plan_summary>();
+  out_of_memory("create", [&](Error& e) { return tamis_cuda_plan_create(&plan, e); });
+  out_of_memory("plan", [&](Error& e) { return tamis_cuda_plan_make(&c.problem, nullptr, plan, e); });
+  out_of_memory("info", [&](Error& e) { return tamis_cuda_plan_info(plan, &info, e); });
+  EXPECT_STRNE(info.reason, "") << "a plan with a long string";
+  tamis_cuda_plan_destroy(plan);
 }
 
 // Where there is no memory even for the message that says what is wrong.

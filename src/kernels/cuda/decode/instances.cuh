@@ -32,7 +32,10 @@ Status launch_tiles(const DecodeKey& key, const DecodeArgs& args, const DecodeGr
 template <class T, int kDim>
 Status launch_dim(const DecodeKey& key, const DecodeArgs& args, const DecodeGrid& grid, void* stream) {
   if (key.columns == 8) return launch_tiles<T, kDim, 1>(key, args, grid, stream);
-  return launch_tiles<T, kDim, 2>(key, args, grid, stream);
+  if constexpr (kDim <= 128)
+    return launch_tiles<T, kDim, 2>(key, args, grid, stream);
+  else  // it would spill (tools/check_sass.py); plan_step does not ask for it
+    return {Code::kUnsupported, "columns: 16 beside head sizes above 128; nearest: 8"};
 }
 
 }  // namespace tamis::cuda
