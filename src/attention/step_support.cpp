@@ -95,9 +95,7 @@ Status check_extents(const Problem& p, const Shape& s) {
       {"unit", p.candidates.unit, kMost32},
       {"query_block", p.candidates.query_block, kMost32},
       {"cand_indices", p.candidates.form == CandidateForm::kFixedWidth ? p.candidates.indices.shape[1] : 0,
-       (1 << 28) - 1},
-      {"window", p.mask.window, kMost32},
-      {"sink", p.mask.sink, kMost32}};
+       (1 << 28) - 1}};
   for (const auto& size : sizes)
     if (size.value > size.most)
       return {Code::kUnsupported,

@@ -31,7 +31,7 @@ struct OffenceRecord {
 };
 
 // One bundle as the kernels of attention know it.
-struct DeviceBundle {
+struct alignas(16) DeviceBundle {
   int32_t request;  // -1: no such row in this step
   int32_t first_query, last_query;
   int32_t kv_len;

@@ -256,7 +256,8 @@ class Builder {
       s_.key = kNoOffence;
       s_.lock = 0;
     }
-    const int32_t words = static_cast<int32_t>(bitmap_words(a_.requests.max_kv_len, a_.block));
+    const int32_t words =
+        a_.candidates.every_token ? 0 : static_cast<int32_t>(bitmap_words(a_.requests.max_kv_len, a_.block));
     for (int32_t w = static_cast<int32_t>(threadIdx.x); w < words; w += kThreads) bitmap_[w] = 0;
     frame_ = find_frame(a_, qb, bundle_ == 0, s_);
     if (frame_.request >= 0) {
@@ -469,23 +470,34 @@ class Builder {
     });
   }
 
-  // The tokens of block j that some query of the bundle sees; its member words go to where kernels read them.
-  __device__ uint64_t publish(int32_t j, int32_t block) {
+  // A member word. In memory it was gathered by atomics, which pass L1 by.
+  __device__ uint64_t member(int32_t j, int32_t list) const {
+    const uint32_t* word = members_ + (int64_t{j} * a_.out.lists + list) * 2;
+    if (!kListsShared) return uint64_t{__ldcg(word + 1)} << 32 | __ldcg(word);
+    return uint64_t{word[1]} << 32 | word[0];
+  }
+
+  // The tokens of block j that some query of the bundle sees.
+  __device__ uint64_t seen_bits(int32_t j, int32_t block) const {
     const int32_t base = block << a_.log2_block;
     uint64_t listed = 0;
-    for (int32_t l = 0; l < a_.out.lists; ++l) {
-      const int64_t at = int64_t{j} * a_.out.lists + l;
-      const uint64_t word = uint64_t{members_[2 * at + 1]} << 32 | members_[2 * at];
-      if (kListsShared) a_.out.members[first_entry_ * a_.out.lists + at] = word;
-      listed |= word;
-    }
-    if (kListsShared) a_.out.blocks[first_entry_ + j] = block;
+    for (int32_t l = 0; l < a_.out.lists; ++l) listed |= member(j, l);
     uint64_t bits = (listed & token_bits(0, joined_.end, base)) | token_bits(0, joined_.sink_end, base);
     if constexpr (kOneQuery)
       bits |= token_bits(joined_.window_begin, joined_.window_end, base);
     else if (base + a_.block > joined_.window_begin)
       bits |= window_bits(a_, frame_, base);
-    bits &= word_mask(a_.block);
+    return bits & word_mask(a_.block);
+  }
+
+  // Block j and its member words to where kernels read them. Returns the tokens that some query sees.
+  __device__ uint64_t publish(int32_t j, int32_t block) {
+    if (kListsShared) {
+      for (int32_t l = 0; l < a_.out.lists; ++l)
+        a_.out.members[(first_entry_ + j) * a_.out.lists + l] = member(j, l);
+      a_.out.blocks[first_entry_ + j] = block;
+    }
+    const uint64_t bits = seen_bits(j, block);
     counts_.selected += __popcll(bits);
     // Only the block that the end of sight cuts can hold nothing visible; the dense path keeps it.
     if (bits == 0 && !a_.all_blocks) {
@@ -509,7 +521,7 @@ class Builder {
         seen |= static_cast<uint32_t>(bits != 0) << i;
         if (a_.blocks_a_page == 0) {
           const bool contiguous = a_.pages.table == nullptr;
-          if (!contiguous) judge_pieces(block, bits);
+          if (!contiguous) judge_pieces(j, block, bits);
           a_.out.places[first_entry_ + j] =
               contiguous && bits != 0 ? static_cast<uint32_t>(block) : kUntouched;
         }
@@ -553,9 +565,9 @@ class Builder {
     return a_.log2_blocks >= 0 ? block >> a_.log2_blocks : block / a_.blocks_a_page;
   }
 
-  // Pages that blocks do not divide: each piece of the block by itself. A page is counted where a block first
-  // meets it.
-  __device__ void judge_pieces(int32_t block, uint64_t seen) {
+  // Pages that blocks do not divide: each piece of the block by itself. A page is counted at the first block
+  // that touches it.
+  __device__ void judge_pieces(int32_t j, int32_t block, uint64_t seen) {
     const int32_t base = block << a_.log2_block, last = min(base + a_.block, frame_.kv_len);
     const int64_t size = a_.pages.page_size;
     for (int64_t t = base; t < last;) {
@@ -564,10 +576,20 @@ class Builder {
         PageEntry e = read_page(a_, frame_.request, static_cast<int32_t>(page));
         read_stamp(a_, &e);
         judge_page(a_, frame_.request, static_cast<int32_t>(page), e, s_);
-        ++counts_.touched;
+        counts_.touched += page * size >= base || !touched_before(j, page * size, base);
       }
       t = stop;
     }
+  }
+
+  // Whether a block before entry j touches the page of tokens from `begin` on, which reaches to `end`.
+  __device__ bool touched_before(int32_t j, int64_t begin, int64_t end) const {
+    while (--j >= 0) {
+      const int32_t block = blocks_[j], base = block << a_.log2_block;
+      if (base + a_.block <= begin) return false;
+      if ((seen_bits(j, block) & range_bits(begin, end, base)) != 0) return true;
+    }
+    return false;
   }
 
   // Adds this thread's counts to the bundle's. Called as soon as a phase ends: they need not wait in

@@ -10,7 +10,7 @@
 namespace tamis {
 
 // A Task of tamis/plan.h, with what the merge needs beside it: one load of 32 bytes.
-struct DeviceTask {
+struct alignas(16) DeviceTask {
   int32_t bundle, kv_head;
   int32_t begin, end;  // blocks
   int32_t part;        // -1: the whole row

@@ -41,6 +41,13 @@ TAMIS_HD inline Partition make_partition(int64_t total, int64_t forced_parts, bo
   return {Split::kBalanced, share, min_part, 0};
 }
 
+// count / by, with the short division that devices have where both numbers are short: it is many times
+// faster.
+TAMIS_HD inline int64_t divide(int64_t count, int64_t by) {
+  if (((count | by) >> 32) == 0) return static_cast<uint32_t>(count) / static_cast<uint32_t>(by);
+  return count / by;
+}
+
 // Even parts. As many workers as there are shares run side by side, so what a step takes is its longest part
 // unless there are more tasks than shares: then some worker takes a second one. The share is therefore the
 // smallest of a fixed row of candidates with which every task finds a worker of its own. The candidates grow
@@ -54,17 +61,10 @@ constexpr int64_t kEvenCandidates = 32;
 TAMIS_HD inline int64_t even_candidate(int64_t total, int64_t shares, int64_t min_part, int64_t k) {
   if (min_part < 1) min_part = 1;
   if (shares < 1) shares = 1;
-  const int64_t lo = total / shares + (total % shares != 0 ? 1 : 0);
+  const int64_t whole = divide(total, shares), lo = whole + (whole * shares != total ? 1 : 0);
   const int64_t more = lo / 16 * k + lo % 16 * k / 16;
   const int64_t share = more < total - lo ? lo + more : total;
   return share < min_part ? min_part : share;
-}
-
-// count / by, with the short division that devices have where both numbers are short: it is many times
-// faster.
-TAMIS_HD inline int64_t divide(int64_t count, int64_t by) {
-  if (((count | by) >> 32) == 0) return static_cast<uint32_t>(count) / static_cast<uint32_t>(by);
-  return count / by;
 }
 
 // Parts of a group of `count` blocks; 1 where there are none, since its task is there all the same.

@@ -7,14 +7,15 @@
 namespace tamis {
 namespace {
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
+// One CTA: what each thread does waits for what the others do, so more of them would not be faster.
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 constexpr int kHeld = 4096;  // block counts of bundles kept in shared memory: more are read again
 
 struct Shared {
   uint64_t keys[kWarps];
   int64_t sums[kWarps];
-  int64_t candidate[kEvenCandidates];
+  int64_t candidate[kWarps];  // the share, or -1: does not fit
   // Of the groups of one chunk: first task, first part, blocks and parts.
   int32_t first_task[kThreads], first_part[kThreads], blocks[kThreads], parts[kThreads];
   int32_t count[kHeld];
@@ -36,8 +37,8 @@ class Scheduler {
   }
 
  private:
-  __device__ int64_t groups() const { return int64_t{a_.index.bundles} * a_.kv_heads_served; }
-  __device__ int32_t blocks_of(int64_t bundle) const {
+  __device__ int32_t groups() const { return a_.index.bundles * a_.kv_heads_served; }
+  __device__ int32_t blocks_of(int32_t bundle) const {
     return bundle < kHeld ? s_.count[bundle] : a_.index.count[bundle];
   }
 
@@ -54,28 +55,29 @@ class Scheduler {
     return device::block_sum(blocks, s_.sums) * a_.kv_heads_served;
   }
 
-  // One warp a candidate; the smallest share whose parts fit into one wave.
+  // One warp a candidate, the smallest first; the first with which all parts fit into one wave.
   __device__ int64_t find_share(int64_t total) {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
     // As on the host: with more groups than shares nothing fits.
-    for (int k = warp; k < kEvenCandidates && groups() <= a_.shares; k += kWarps) {
-      const int64_t share = even_candidate(total, a_.shares, a_.rule.min_part, k);
+    for (int first = 0; first < kEvenCandidates && groups() <= a_.shares; first += kWarps) {
+      const int64_t share = even_candidate(total, a_.shares, a_.rule.min_part, first + warp);
       int64_t parts = 0;
-      for (int64_t b = lane; b < a_.index.bundles; b += 32)
+      for (int32_t b = lane; b < a_.index.bundles; b += 32)
         parts += even_parts(blocks_of(b), share, a_.rule.min_part);
-      parts = device::warp_sum(parts);
-      if (lane == 0) s_.candidate[k] = parts * a_.kv_heads_served;
+      parts = device::warp_sum(parts) * a_.kv_heads_served;
+      if (lane == 0) s_.candidate[warp] = parts <= a_.shares ? share : -1;
+      __syncthreads();
+      for (int k = 0; k < kWarps; ++k)
+        if (s_.candidate[k] >= 0) return s_.candidate[k];
+      __syncthreads();
     }
-    __syncthreads();
-    for (int k = 0; k < kEvenCandidates && groups() <= a_.shares; ++k)
-      if (s_.candidate[k] <= a_.shares) return even_candidate(total, a_.shares, a_.rule.min_part, k);
     return even_candidate(total, a_.shares, a_.rule.min_part, 0);
   }
 
   __device__ void cut_groups(const Partition& rule) {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-    for (int64_t chunk = 0; chunk < groups(); chunk += kThreads) {
-      const int64_t group = chunk + threadIdx.x;
+    for (int32_t chunk = 0; chunk < groups(); chunk += kThreads) {
+      const int32_t group = chunk + static_cast<int32_t>(threadIdx.x);
       const bool here = group < groups();
       const int32_t count = here ? blocks_of(group / a_.kv_heads_served) : 0;
       const int64_t parts = here ? cut(rule, 0, count).parts : 0;
@@ -90,20 +92,19 @@ class Scheduler {
       tasks_ += all >> 32;
       parts_ += all & 0xFFFFFFFF;
       if (tasks_ > a_.most_tasks || parts_ > a_.most_parts) return;
-      __syncthreads();
+      const bool any_split = __syncthreads_or(parts > 1);
       // Rows that stay whole are written by their own thread, the parts of others by a warp.
       if (parts == 1) write_task(rule, group, static_cast<int>(threadIdx.x), 0);
-      for (int g = warp; g < kThreads && chunk + g < groups(); g += kWarps)
+      for (int g = warp; any_split && g < kThreads && chunk + g < groups(); g += kWarps)
         if (s_.parts[g] > 1)
           for (int32_t i = lane; i < s_.parts[g]; i += 32) write_task(rule, chunk + g, g, i);
       __syncthreads();
     }
   }
 
-  __device__ void write_task(const Partition& rule, int64_t group, int g, int32_t part) {
-    const int32_t bundle = static_cast<int32_t>(group / a_.kv_heads_served);
-    const int32_t head = a_.kv_heads_served > 1 ? static_cast<int32_t>(group % a_.kv_heads_served)
-                                                : bundle % a_.bundles_a_block;
+  __device__ void write_task(const Partition& rule, int32_t group, int g, int32_t part) {
+    const int32_t bundle = group / a_.kv_heads_served;
+    const int32_t head = a_.kv_heads_served > 1 ? group % a_.kv_heads_served : bundle % a_.bundles_a_block;
     const Cuts cuts = cut(rule, 0, s_.blocks[g]);
     a_.scratch.tasks[s_.first_task[g] + part] = {.bundle = bundle,
                                                  .kv_head = head,
@@ -112,7 +113,7 @@ class Scheduler {
                                                  .part = s_.parts[g] > 1 ? s_.first_part[g] + part : -1,
                                                  .first_part = s_.first_part[g],
                                                  .parts = s_.parts[g],
-                                                 .group = static_cast<int32_t>(group)};
+                                                 .group = group};
   }
 
   // The record of the first offence, the counts of the schedule and the epochs that let it run.

@@ -25,6 +25,12 @@ Spec for_the_device(Spec s) {
   return s;
 }
 
+// The device asks for rows that start on 16 bytes and heads of a multiple of 8: here the refusal is the
+// answer, and grids_test has the same shapes laid out as it wants them.
+bool laid_out_oddly(const std::string& name) {
+  return name == "A6_Strided" || name == "A6_Contiguous" || name.starts_with("E9_D");
+}
+
 class CudaFault : public ::testing::TestWithParam<Entry> {
  protected:
   void SetUp() override { TAMIS_NEEDS_DEVICE(); }
@@ -47,6 +53,11 @@ TEST_P(CudaFault, IsNotOurs) {
           o.plan.path = path;
           o.plan.splits = splits;
           const DeviceRan r = run_on_device(t.problem, o);
+          if (laid_out_oddly(entry.name)) {
+            ASSERT_EQ(r.status.code(), Code::kUnsupported);
+            ASSERT_NE(r.status.message().find("on the device; nearest: "), std::string::npos);
+            continue;
+          }
           ASSERT_EQ(r.status.code(), entry.code) << r.status.message();
           ASSERT_EQ(r.damage, "");
           if (entry.code != Code::kOk) continue;

@@ -37,7 +37,7 @@ struct DecodePages {
 struct DecodeScore {
   float scale, softcap;  // softcap 0: none
   const float* slopes;   // or null
-  int32_t window, sink;
+  int64_t window, sink;
   bool causal;
 };
 
@@ -70,8 +70,8 @@ struct DecodeArgs {
   DeviceControl* control;
   StepCounters* counters;  // or null
   int32_t log2_block;
-  int32_t rows_of_list_heads;  // query heads of a KV head that one list serves
-  bool every_token, tokens;    // tokens: Load::kTokens
+  int32_t list_heads;        // query heads of a KV head that one list serves
+  bool every_token, tokens;  // tokens: Load::kTokens
   uint64_t plan;
 };
 

@@ -41,11 +41,14 @@ __device__ inline Column column_of(const DecodeArgs& a, const Group& g, int32_t 
            .window_end = 0,
            .slope = 0};
   if (column >= g.columns) return c;
-  const int64_t row = g.first_row + column, of_list = int64_t{g.queries} * a.rows_of_list_heads;
-  const int32_t list = static_cast<int32_t>(row / of_list), in_list = static_cast<int32_t>(row % of_list);
-  c.list = list;
-  c.query = g.first_query + in_list / a.rows_of_list_heads;
-  c.head = g.kv_head * a.q.group + list * a.rows_of_list_heads + in_list % a.rows_of_list_heads;
+  // Short divisions: a group's rows fit 32 bits.
+  const uint32_t row = static_cast<uint32_t>(g.first_row + column),
+                 heads = static_cast<uint32_t>(a.list_heads);
+  const uint32_t of_list = static_cast<uint32_t>(g.queries) * heads;
+  const uint32_t list = row / of_list, in_list = row - list * of_list, query = in_list / heads;
+  c.list = static_cast<int32_t>(list);
+  c.query = g.first_query + static_cast<int32_t>(query);
+  c.head = g.kv_head * a.q.group + static_cast<int32_t>(list * heads + in_list - query * heads);
   const int64_t pos = a.q.q_pos != nullptr ? a.q.q_pos[c.query] : g.position + c.query;
   const Sight s = sight_of(pos, g.kv_len, a.score.causal, a.score.window, a.score.sink);
   c.pos = static_cast<int32_t>(pos);

@@ -6,29 +6,29 @@
 
 namespace tamis::cuda {
 
-// Four neighbouring elements of one row's numerator, with the row's maximum and sum (PartialSum).
+// A finished row: its maximum and sum (PartialSum), and four neighbouring elements of its numerator.
 struct Quad {
-  float m = -INFINITY, l = 0;
-  float o[4] = {0, 0, 0, 0};
+  float m, l;
+  float4 o;
 
-  // An empty state is skipped: what else it holds may be anything.
-  __device__ void join(const PartialSum& other, const float4& numerator) {
-    if (other.l == 0) return;
-    const float top = fmaxf(m, other.m);
-    // A maximum of -inf belongs to scores that are all -inf; only their sum, which marks them, counts.
-    const float mine = l == 0 ? 0 : m == top ? 1 : device::exp2_fast(m - top);
-    const float theirs = other.m == top ? 1 : device::exp2_fast(other.m - top);
-    if (isinf(top) && top > 0) l = NAN;
-    l = (l == 0 ? 0 : l * mine) + other.l * theirs;
-    const float add[4] = {numerator.x, numerator.y, numerator.z, numerator.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) o[i] = (mine == 0 ? 0 : o[i] * mine) + add[i] * theirs;
-    m = top;
-  }
-
-  __device__ float out(int i) const { return l == 0 ? 0 : l < 0 ? NAN : o[i] / l; }
   __device__ float lse() const { return l == 0 ? -INFINITY : l < 0 ? NAN : m * kLn2 + logf(l); }
+  __device__ float4 out() const {
+    if (l == 0) return make_float4(0, 0, 0, 0);
+    if (l < 0) return make_float4(NAN, NAN, NAN, NAN);
+    return make_float4(o.x / l, o.y / l, o.z / l, o.w / l);
+  }
 };
+
+// The weight of a state's numerator under the common maximum. An empty state has maximum -inf, so weight 0;
+// its numerator was written and is 0.
+__device__ inline float weight_of(float m, float top) { return device::exp2_fast(m - base_of(top)); }
+
+__device__ inline void add_weighted(float weight, const float4& from, float4* to) {
+  to->x += weight * from.x;
+  to->y += weight * from.y;
+  to->z += weight * from.z;
+  to->w += weight * from.w;
+}
 
 // Whether the slot of a request no longer is the one it was admitted with. A slot that does not exist never
 // is.
@@ -42,7 +42,8 @@ __device__ inline bool is_stale(const DecodeSlots& s, int32_t request) {
 
 // Elements d .. d + 3 of a row, as many as there are.
 __device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t head, int32_t d, int32_t dim,
-                                 const float (&x)[4]) {
+                                 const float4& four) {
+  const float x[4] = {four.x, four.y, four.z, four.w};
   char* row = out.data + query * out.query + head * out.head;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -61,8 +62,7 @@ __device__ inline void store_row(const DecodeArgs& a, const Group& g, const Colu
                                  const Quad& q) {
   const bool stale = is_stale(a.out.slots, g.request);
   if (!stale) {
-    const float x[4] = {q.out(0), q.out(1), q.out(2), q.out(3)};
-    store_out(a.out, c.query, c.head, d, a.v.dim, x);
+    store_out(a.out, c.query, c.head, d, a.v.dim, q.out());
     if (d == 0 && a.out.lse != nullptr)
       a.out.lse[c.query * a.out.lse_query + c.head * a.out.lse_head] = q.lse();
   }
@@ -83,7 +83,7 @@ __device__ inline void refuse(const DecodeArgs& a) {
       while (request + 1 < a.out.requests && a.q.cu_q[request + 1] <= query) ++request;
       if (is_stale(a.out.slots, request)) continue;
     }
-    const float nan[4] = {NAN, NAN, NAN, NAN};
+    const float4 nan = make_float4(NAN, NAN, NAN, NAN);
     for (int32_t d = static_cast<int32_t>(threadIdx.x) * 4; d < a.v.dim;
          d += static_cast<int32_t>(blockDim.x) * 4)
       store_out(a.out, query, head, d, a.v.dim, nan);

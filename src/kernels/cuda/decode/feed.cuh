@@ -98,8 +98,11 @@ class Feed {
 
   // Sixteen neighbouring tokens of a block.
   struct Piece {
-    int32_t token, entry, page, in_page;  // page -1: nothing of the block is touched
-    uint32_t listed;                      // settled, one set for all columns: selected
+    int32_t token, entry;  // as asked for: the block
+    int32_t page,
+        in_page;    // as asked for: the place of the block, the offset in it. Page -1: nothing is touched
+    uint64_t word;  // member word of the block
+    uint32_t listed = 0;  // settled, one set for all columns: selected keys
   };
 
   __device__ bool tokens() const {
@@ -107,40 +110,51 @@ class Feed {
   }
   __device__ int log2_pieces() const { return a_.log2_block - 4; }
 
-  // The piece that this lane holds of those from `from` on.
+  // Asks for what places this lane's piece of those from `from` on; nothing waits for the answers yet.
   __device__ Piece piece(int32_t from) const {
     Piece p{0, 0, -1, 0, 0};
     const int32_t i = at_ + (from + lane_) * step_;
     if (i >= end_) return p;
-    const int32_t at = first_ + i, sub = at & ((1 << log2_pieces()) - 1);
+    const int32_t at = first_ + i;
     p.entry = at >> log2_pieces();
-    int32_t block = p.entry;
-    uint32_t place = static_cast<uint32_t>(block);
-    uint64_t word = ~uint64_t{0};
-    if (!a_.every_token) {
-      block = a_.index.blocks[entries_ + p.entry];
-      place = a_.index.places[entries_ + p.entry];
-      if (!kMany) word = a_.index.members[entries_ + p.entry];
-      if (place == index::kUntouched) return p;
-    }
-    const int32_t base = block << a_.log2_block;
-    p.token = base + sub * kKeys;
-    p.listed = static_cast<uint32_t>(word >> (sub * kKeys)) & 0xFFFF;
-    if (a_.pages.table == nullptr) {
-      p.page = 0;
-      p.in_page = p.token;
-      return p;
-    }
+    p.in_page = (at & ((1 << log2_pieces()) - 1)) * kKeys;
+    p.page = 0;
     if (a_.every_token) {
-      const int32_t page = divide(base, a_.pages.log2_page, a_.pages.page_size);
-      p.page = a_.pages.table[g_.request * a_.pages.table_stride + page];
-      p.in_page = p.token - page * static_cast<int32_t>(a_.pages.page_size);
+      p.token = p.entry;
       return p;
     }
-    p.page = divide(place, a_.pages.log2_blocks, a_.pages.blocks_a_page);
-    const uint32_t block_of_page = place - static_cast<uint32_t>(p.page) * a_.pages.blocks_a_page;
-    p.in_page = static_cast<int32_t>(block_of_page << a_.log2_block) + sub * kKeys;
+    p.token = a_.index.blocks[entries_ + p.entry];
+    p.page = static_cast<int32_t>(a_.index.places[entries_ + p.entry]);
+    if (!kMany) p.word = a_.index.members[entries_ + p.entry];
     return p;
+  }
+
+  // From what was asked for to where the keys are and, where all columns share one set, which are selected.
+  __device__ void settle(Piece* p) const {
+    if (p->page == -1) return;  // also a block that nobody touches
+    const int32_t in_block = p->in_page, block = p->token;
+    const uint32_t place = static_cast<uint32_t>(p->page);
+    p->token = (block << a_.log2_block) + in_block;
+    if (a_.pages.table == nullptr) {
+      p->page = 0;
+      p->in_page = g_.base_slot + p->token;
+    } else if (a_.every_token) {
+      const int32_t page = divide(p->token, a_.pages.log2_page, a_.pages.page_size);
+      p->page = a_.pages.table[g_.request * a_.pages.table_stride + page];
+      p->in_page = p->token - page * static_cast<int32_t>(a_.pages.page_size);
+    } else {
+      p->page = divide(place, a_.pages.log2_blocks, a_.pages.blocks_a_page);
+      const uint32_t block_of_page = place - static_cast<uint32_t>(p->page) * a_.pages.blocks_a_page;
+      p->in_page = static_cast<int32_t>(block_of_page << a_.log2_block) + in_block;
+    }
+    if (kMany) return;
+    const auto range = [&](int32_t first, int32_t last) -> uint32_t {
+      const int32_t low = max(first - p->token, 0), high = min(last - p->token, kKeys);
+      return high <= low ? 0 : (0xFFFFu >> (kKeys - (high - low))) << low;
+    };
+    const uint32_t listed = a_.every_token ? 0xFFFF : static_cast<uint32_t>(p->word >> in_block) & 0xFFFF;
+    p->listed =
+        (listed & range(0, one_.end)) | range(0, one_.sink_end) | range(one_.window_begin, one_.window_end);
   }
 
   // Page sizes are powers of two nearly always.
@@ -171,20 +185,9 @@ class Feed {
         notes_[stage].first = p.token;
         notes_[stage].live = live;
       }
-      copy_rows(stage, live, p.page, g_.base_slot + p.in_page);
+      copy_rows(stage, live, p.page, p.in_page);
       return true;
     }
-  }
-
-  // Where all columns share one set: from the listed tokens of a piece to the selected ones.
-  __device__ void settle(Piece* p) const {
-    if (kMany || p->page < 0) return;
-    const auto range = [&](int32_t first, int32_t last) -> uint32_t {
-      const int32_t low = max(first - p->token, 0), high = min(last - p->token, kKeys);
-      return high <= low ? 0 : (0xFFFFu >> (kKeys - (high - low))) << low;
-    };
-    p->listed = (p->listed & range(0, one_.end)) | range(0, one_.sink_end) |
-                range(one_.window_begin, one_.window_end);
   }
 
   // Which keys are selected by some column; lane k < 16 asks for key k.
@@ -221,39 +224,46 @@ class Feed {
     const int row0 = lane_ / kLanesOfRow, chunk = lane_ % kLanesOfRow;
     const char* k = k_ + page * a_.k.page + (in_page + row0) * a_.k.token + chunk * 16;
     const char* v = v_ + page * a_.v.page + (in_page + row0) * a_.v.token + chunk * 16;
-    const uint32_t to = ring_ + stage * kStageBytes;
+    const uint32_t to = ring_ + stage * kStageBytes + place_of(row0, chunk);
+    if (live == 0xFFFF && a_.k.dim == kDim && a_.v.dim == kDim) {
 #pragma unroll
-    for (int i = 0; i < kKeys / kRowsACopy; ++i) {
-      const int row = i * kRowsACopy + row0;
-      if (chunk * 8 < a_.k.dim)
-        device::copy_async(to + place_of(row, chunk), k + i * kRowsACopy * a_.k.token,
-                           live >> row & 1 ? 16 : 0);
+      for (int i = 0; i < kKeys / kRowsACopy; ++i, k += kRowsACopy * a_.k.token)
+        device::copy_async(step(to, i), k);
+#pragma unroll
+      for (int i = 0; i < kKeys / kRowsACopy; ++i, v += kRowsACopy * a_.v.token)
+        device::copy_async(step(to, i) + kSideBytes, v);
+      return;
     }
 #pragma unroll
     for (int i = 0; i < kKeys / kRowsACopy; ++i) {
-      const int row = i * kRowsACopy + row0;
+      const uint32_t bytes = live >> (i * kRowsACopy + row0) & 1 ? 16 : 0;
+      if (chunk * 8 < a_.k.dim) device::copy_async(step(to, i), k + i * kRowsACopy * a_.k.token, bytes);
       if (chunk * 8 < a_.v.dim)
-        device::copy_async(to + kSideBytes + place_of(row, chunk), v + i * kRowsACopy * a_.v.token,
-                           live >> row & 1 ? 16 : 0);
+        device::copy_async(step(to, i) + kSideBytes, v + i * kRowsACopy * a_.v.token, bytes);
     }
+  }
+
+  // The place of row i * kRowsACopy + row0, from that of row0.
+  static __device__ uint32_t step(uint32_t to, int i) {
+    return (to + i * kRowsACopy * kDim * 2) ^ ((i * kRowsACopy & 7) << 4);
   }
 
   // Rows from anywhere; lane k holds where key k is.
   __device__ void gather_rows(int stage, uint32_t live, int32_t page, int32_t in_page) {
     loaded += __popc(live);
     const int row0 = lane_ / kLanesOfRow, chunk = lane_ % kLanesOfRow;
-    const uint32_t to = ring_ + stage * kStageBytes;
+    const uint32_t to = ring_ + stage * kStageBytes + place_of(row0, chunk);
+    // What a lane's key is at, from the head's first byte; K and V may differ in strides.
+    const int64_t k_at = page * a_.k.page + in_page * a_.k.token,
+                  v_at = page * a_.v.page + in_page * a_.v.token;
 #pragma unroll
     for (int i = 0; i < kKeys / kRowsACopy; ++i) {
       const int row = i * kRowsACopy + row0;
-      const int64_t of_page = __shfl_sync(~0u, page, row), of_token = __shfl_sync(~0u, in_page, row);
+      const char* k = k_ + __shfl_sync(~0u, k_at, row) + chunk * 16;
+      const char* v = v_ + __shfl_sync(~0u, v_at, row) + chunk * 16;
       const uint32_t bytes = live >> row & 1 ? 16 : 0;
-      if (chunk * 8 < a_.k.dim)
-        device::copy_async(to + place_of(row, chunk),
-                           k_ + of_page * a_.k.page + of_token * a_.k.token + chunk * 16, bytes);
-      if (chunk * 8 < a_.v.dim)
-        device::copy_async(to + kSideBytes + place_of(row, chunk),
-                           v_ + of_page * a_.v.page + of_token * a_.v.token + chunk * 16, bytes);
+      if (chunk * 8 < a_.k.dim) device::copy_async(step(to, i), k, bytes);
+      if (chunk * 8 < a_.v.dim) device::copy_async(step(to, i) + kSideBytes, v, bytes);
     }
   }
 

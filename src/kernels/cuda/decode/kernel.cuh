@@ -40,10 +40,12 @@ struct DecodeConfig {
 // What the head words of control, index and scratch say about this step.
 __device__ inline int32_t verdict_of(const DecodeArgs& a) {
   const ScratchHead& scratch = *a.scratch.head;
-  const uint64_t epoch = a.control->epoch;
-  if (scratch.epoch != epoch || a.index.head->epoch != epoch || scratch.plan != a.plan || epoch == 0)
-    return static_cast<int32_t>(Code::kStalePlan);
-  return scratch.code;
+  // All loads before the first comparison: they travel together.
+  const uint64_t now = a.control->epoch, index = a.index.head->epoch, made = scratch.epoch,
+                 plan = scratch.plan;
+  const int32_t code = scratch.code;
+  const bool stale = (now ^ index) | (now ^ made) | (plan ^ a.plan) | (now == 0);
+  return stale ? static_cast<int32_t>(Code::kStalePlan) : code;
 }
 
 // Columns [first, last) of the warps' states: stored where the task is the whole row, else left for the
@@ -54,46 +56,77 @@ __device__ void join_warps(const DecodeArgs& a, const Group& g, const DeviceTask
   const int32_t quads = (a.v.dim + 3) / 4;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < (last - first) * quads; i += kDecodeThreads) {
     const int32_t column = first + i / quads, d = i % quads * 4;
-    Quad q;
+    Quad q{-INFINITY, 0, make_float4(0, 0, 0, 0)};
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) q.m = fmaxf(q.m, s.ml[w][column].m);
 #pragma unroll
     for (int w = 0; w < kDecodeWarps; ++w) {
+      const float l = s.ml[w][column].l, weight = weight_of(s.ml[w][column].m, q.m);
+      // Only where all scores are -inf do the marks of such states count.
+      q.l = l < 0 ? (q.m == -INFINITY ? -1 : q.l) : q.l + weight * l;
       const float* o = reinterpret_cast<const float*>(s.ring[w]) + column * (C::kDim + 4) + d;
-      q.join(s.ml[w][column], *reinterpret_cast<const float4*>(o));
+      add_weighted(weight, *reinterpret_cast<const float4*>(o), &q.o);
     }
     if (task.part < 0) {
       store_row(a, g, s.columns[column], d, q);
       continue;
     }
     const int64_t row = task.part * a.scratch.rows + g.first_row + column;
-    *reinterpret_cast<float4*>(a.scratch.o + row * (quads * 4) + d) =
-        make_float4(q.o[0], q.o[1], q.o[2], q.o[3]);
+    *reinterpret_cast<float4*>(a.scratch.o + row * (quads * 4) + d) = q.o;
     if (d == 0) a.scratch.ml[row] = {q.m, q.l};
   }
 }
 
+// The parts of a row, by the CTA that arrived last. First each warp finds the common maximum of some columns
+// and the weight of each part; then each thread adds up its elements in the order of the parts.
 template <class C>
 __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask& task,
                            typename C::Shared& s) {
-  constexpr int kAtOnce = 8;  // loads under way
+  constexpr int kAtOnce = 16;  // loads under way
+  constexpr int kMost =
+      sizeof(s.ring) / 4 / C::kColumns;  // weights that fit; more parts work theirs out again
+  float(*weights)[kMost] = reinterpret_cast<float(*)[kMost]>(s.ring);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t rows = a.scratch.rows, first = task.first_part * rows + g.first_row;
+  const auto sum_of = [&](int32_t part, int32_t column) {
+    const float2 pair = __ldcg(reinterpret_cast<const float2*>(a.scratch.ml + first + part * rows + column));
+    return PartialSum{pair.x, pair.y};
+  };
+  for (int32_t column = warp; column < g.columns; column += kDecodeWarps) {
+    float top = -INFINITY, sum = 0;
+    for (int32_t part = lane; part < task.parts; part += 32) top = fmaxf(top, sum_of(part, column).m);
+    for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    bool marked = false;
+    for (int32_t part = lane; part < task.parts; part += 32) {
+      const PartialSum ml = sum_of(part, column);
+      const float weight = weight_of(ml.m, top);
+      if (part < kMost) weights[column][part] = weight;
+      marked |= ml.l < 0;
+      if (ml.l > 0 || isnan(ml.l)) sum += weight * ml.l;
+    }
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+    marked = __any_sync(~0u, marked) && top == -INFINITY;
+    if (lane == 0) s.ml[0][column] = {top, marked ? -1 : sum};
+  }
+  __syncthreads();
   const int32_t quads = (a.v.dim + 3) / 4;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < g.columns * quads; i += kDecodeThreads) {
     const int32_t column = i / quads, d = i % quads * 4;
-    const int64_t first = task.first_part * a.scratch.rows + g.first_row + column;
-    Quad q;
+    const PartialSum ml = s.ml[0][column];
+    Quad q{ml.m, ml.l, make_float4(0, 0, 0, 0)};
+    const float* from = a.scratch.o + (first + column) * (quads * 4) + d;
     for (int32_t part = 0; part < task.parts; part += kAtOnce) {
       float4 o[kAtOnce];
-      PartialSum ml[kAtOnce];
 #pragma unroll
-      for (int p = 0; p < kAtOnce; ++p) {
-        ml[p].l = 0;
-        if (part + p >= task.parts) continue;
-        const int64_t row = first + (part + p) * a.scratch.rows;
-        const float2 pair = __ldcg(reinterpret_cast<const float2*>(a.scratch.ml + row));
-        ml[p] = {pair.x, pair.y};
-        o[p] = __ldcg(reinterpret_cast<const float4*>(a.scratch.o + row * (quads * 4) + d));
-      }
+      for (int p = 0; p < kAtOnce; ++p)
+        if (part + p < task.parts)
+          o[p] = __ldcg(reinterpret_cast<const float4*>(from + (part + p) * rows * (quads * 4)));
 #pragma unroll
-      for (int p = 0; p < kAtOnce; ++p) q.join(ml[p], o[p]);
+      for (int p = 0; p < kAtOnce; ++p)
+        if (part + p < task.parts)
+          add_weighted(
+              part + p < kMost ? weights[column][part + p] : weight_of(sum_of(part + p, column).m, ml.m),
+              o[p], &q.o);
     }
     store_row(a, g, s.columns[column], d, q);
   }

@@ -10,6 +10,9 @@ namespace tamis::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
+// The maximum in an exponent is finite by construction: before the first finite score it counts as 0.
+__device__ inline float base_of(float m) { return m == -INFINITY ? 0 : m; }
+
 template <class T, int kDim, int kTiles, bool kMany, Feeding kFeeding>
 class State {
  public:
@@ -55,32 +58,18 @@ class State {
   __device__ void add(uint32_t k, uint32_t v, const StageNote& note) {
     float s[kTiles][4];
     scores(k, s);
-    uint32_t valid[2];  // bit c: column c selects key g, key g + 8
-    const int g = lane_ / 4;
-    if (kMany) {
-      valid[0] = note.columns[g];
-      valid[1] = note.columns[g + 8];
-      any_ |= valid[0] | valid[1];
+    if (plain_) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[t][i] *= scale_;
     } else {
-      const uint32_t live = note.live;
-      valid[0] = live >> g & 1 ? ~0u : 0;
-      valid[1] = live >> (g + 8) & 1 ? ~0u : 0;
-      any_ |= live;
+      bend(note, s);
     }
-    int32_t token[2] = {0, 0};
-    if (!plain_) {
-      const bool gathered = kFeeding == Feeding::kTokens || (kFeeding == Feeding::kEither && a_.tokens);
-      token[0] = gathered ? note.token[g] : note.first + g;
-      token[1] = gathered ? note.token[g + 8] : note.first + g + 8;
-    }
+    mask(note, s);
+    uint32_t p[kTiles][2];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = t * 8 + lane_ % 4 * 2 + (i & 1);
-        const float x = plain_ ? s[t][i] * scale_ : score(s[t][i], columns_[column], token[i >> 1]);
-        s[t][i] = valid[i >> 1] >> column & 1 ? x : -INFINITY;
-      }
       rescale(t, s[t]);
       const float mu0 = base_of(m_[t][0]), mu1 = base_of(m_[t][1]);
       s[t][0] = device::exp2_fast(s[t][0] - mu0);
@@ -89,16 +78,19 @@ class State {
       s[t][3] = device::exp2_fast(s[t][3] - mu1);
       l_[t][0] += s[t][0] + s[t][2];
       l_[t][1] += s[t][1] + s[t][3];
-      p_[t][0] = device::transpose_matrix(T::pair(s[t][0], s[t][1]));
-      p_[t][1] = device::transpose_matrix(T::pair(s[t][2], s[t][3]));
+      p[t][0] = device::transpose_matrix(T::pair(s[t][0], s[t][1]));
+      p[t][1] = device::transpose_matrix(T::pair(s[t][2], s[t][3]));
     }
+    // A row of the ring is permuted in pieces of 16 bytes, and a step over 16 elements flips bits of the
+    // piece.
     const int matrix = lane_ >> 3, row = (lane_ & 7) + ((matrix & 2) << 2);
+    const uint32_t at = v + row * kDim * 2 + (((matrix & 1) ^ (row & 7)) << 4);
 #pragma unroll
     for (int c = 0; c < kSteps; ++c) {
       uint32_t f[4];
-      device::load_matrix_transposed(f, v + row * kDim * 2 + (((2 * c + (matrix & 1)) ^ (row & 7)) << 4));
+      device::load_matrix_transposed(f, at ^ (c << 5));
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) T::multiply(o_[t][c], f, p_[t][0], p_[t][1]);
+      for (int t = 0; t < kTiles; ++t) T::multiply(o_[t][c], f, p[t][0], p[t][1]);
     }
   }
 
@@ -158,10 +150,11 @@ class State {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[t][i] = other[t][i] = 0;
     const int row = lane_ & 15, high = lane_ >> 4;
+    const uint32_t at = k + row * kDim * 2 + ((high ^ (row & 7)) << 4);
 #pragma unroll
     for (int c = 0; c < kSteps; ++c) {
       uint32_t f[4];
-      device::load_matrix(f, k + row * kDim * 2 + (((2 * c + high) ^ (row & 7)) << 4));
+      device::load_matrix(f, at ^ (c << 5));
 #pragma unroll
       for (int t = 0; t < kTiles; ++t)
         T::multiply(c & 1 ? other[t] : s[t], f, q_[t][2 * c], q_[t][2 * c + 1]);
@@ -172,15 +165,48 @@ class State {
       for (int i = 0; i < 4; ++i) s[t][i] += other[t][i];
   }
 
-  __device__ float score(float s, const Column& column, int32_t token) const {
-    s *= a_.score.scale;
-    if (a_.score.softcap > 0) s = a_.score.softcap * tanhf(s / a_.score.softcap);
-    if (a_.score.slopes != nullptr) s -= column.slope * static_cast<float>(abs(column.pos - token));
-    return s * kLog2E;
+  // Scores that are capped or slanted.
+  __device__ void bend(const StageNote& note, float (&s)[kTiles][4]) const {
+    const bool gathered = kFeeding == Feeding::kTokens || (kFeeding == Feeding::kEither && a_.tokens);
+    const int g = lane_ / 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = g + (i >> 1) * 8;
+      const int32_t token = gathered ? note.token[key] : note.first + key;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const Column& column = columns_[t * 8 + lane_ % 4 * 2 + (i & 1)];
+        float x = s[t][i] * a_.score.scale;
+        if (a_.score.softcap > 0) x = a_.score.softcap * tanhf(x / a_.score.softcap);
+        if (a_.score.slopes != nullptr) x -= column.slope * static_cast<float>(abs(column.pos - token));
+        s[t][i] = x * kLog2E;
+      }
+    }
   }
 
-  // The maximum in the exponent is finite by construction: before the first finite score it counts as 0.
-  static __device__ float base_of(float m) { return m == -INFINITY ? 0 : m; }
+  // Keys that a column does not select get -inf, by choice and not by arithmetic: a score may be NaN.
+  __device__ void mask(const StageNote& note, float (&s)[kTiles][4]) {
+    const int g = lane_ / 4;
+    if constexpr (kMany) {
+      const uint32_t low = note.columns[g], high = note.columns[g + 8];
+      any_ |= low | high;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (((i < 2 ? low : high) >> (t * 8 + lane_ % 4 * 2 + (i & 1)) & 1) == 0) s[t][i] = -INFINITY;
+    } else {
+      const uint32_t live = note.live;
+      any_ |= live;
+      if (live == 0xFFFF) return;
+      const bool low = live >> g & 1, high = live >> (g + 8) & 1;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (!(i < 2 ? low : high)) s[t][i] = -INFINITY;
+    }
+  }
 
   __device__ void rescale(int t, const float (&s)[4]) {
     float x0 = fmaxf(s[0], s[2]), x1 = fmaxf(s[1], s[3]);
@@ -212,7 +238,7 @@ class State {
   const int32_t live_columns_;
   const int lane_;
   bool plain_;
-  uint32_t q_[kTiles][2 * kSteps], p_[kTiles][2];
+  uint32_t q_[kTiles][2 * kSteps];
   float o_[kTiles][kSteps][4], m_[kTiles][2], l_[kTiles][2];
   uint32_t any_;
 };

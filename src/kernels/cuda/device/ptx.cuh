@@ -16,6 +16,9 @@ __device__ inline uint32_t shared_address(const void* p) {
 __device__ inline void copy_async(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+__device__ inline void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most `pending` of this thread's groups are under way.
 template <int kPending>
