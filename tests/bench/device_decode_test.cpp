@@ -9,7 +9,7 @@
 namespace tamis::bench {
 namespace {
 
-class DeviceBench : public ::testing::Test {
+class CudaBench : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!cuda_devices().ok()) GTEST_SKIP() << "no CUDA device";
@@ -53,7 +53,7 @@ void expect_right(const Readings& readings, const std::string& name, double most
 // Results of 500 and more tokens are about 0.05; half a step of bf16 there is 1e-4.
 constexpr double kMost = 1e-3;
 
-TEST_F(DeviceBench, StepsGivePartsAndWholeWithCheckedErrors) {
+TEST_F(CudaBench, StepsGivePartsAndWholeWithCheckedErrors) {
   for (const StepWork& work :
        {StepWork{.requests = 2, .kv_len = 8192, .listed = 32},
         StepWork{.requests = 2, .kv_len = 8192, .page = 64, .listed = 16, .unit = 64},
@@ -72,14 +72,14 @@ TEST_F(DeviceBench, StepsGivePartsAndWholeWithCheckedErrors) {
   }
 }
 
-TEST_F(DeviceBench, DenseStepsAreCheckedToo) {
+TEST_F(CudaBench, DenseStepsAreCheckedToo) {
   const Readings found =
       readings(step_readings(session_, "d", {.requests = 2, .kv_len = 2048, .dense = true}, false));
   expect_right(found, "d", kMost);
   EXPECT_NE(named(found, "d.reader"), nullptr);
 }
 
-TEST_F(DeviceBench, IndexReadingsAreCheckedAgainstTheLists) {
+TEST_F(CudaBench, IndexReadingsAreCheckedAgainstTheLists) {
   const StepWork pages{.requests = 2, .kv_len = 8192, .listed = 40, .window = 0, .index_only = true},
       tokens{.requests = 2, .kv_len = 8192, .listed = 256, .unit = 1, .window = 0, .index_only = true};
   for (const StepWork& work : {pages, tokens})
