@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backward.h"
+#include "device_cases.h"
 #include "environment.h"
 #include "index_work.h"
 #include "prefill.h"
@@ -113,6 +114,17 @@ Json to_json(const Ceilings& c) {
           {"scattered_read_tb_s", Json::object()}};
 }
 
+// Ceilings and environment of a record are of one machine: the device or the CPU.
+Result<bool> all_on_device(const std::vector<const Case*>& chosen) {
+  const bool device = chosen[0]->device;
+  for (const Case* c : chosen)
+    if (c->device != device)
+      return Status(
+          Code::kInvalidArgument,
+          "NAME: benches of the CPU and of the device do not go into one record; name 'cpu.*' or 'cuda.*'");
+  return device;
+}
+
 // The reader of each case is its scattered-read ceiling.
 void add_scattered(const Readings& readings, Json* ceilings) {
   const std::string ending = ".reader";
@@ -124,7 +136,11 @@ void add_scattered(const Readings& readings, Json* ceilings) {
 }  // namespace
 
 const std::vector<Case>& cases() {
-  static const std::vector<Case> table = make_cases();
+  static const std::vector<Case> table = [] {
+    std::vector<Case> all = make_cases(), device = device_cases();
+    std::move(device.begin(), device.end(), std::back_inserter(all));
+    return all;
+  }();
   return table;
 }
 
@@ -146,6 +162,8 @@ Result<std::vector<const Case*>> find_cases(const std::vector<std::string>& patt
 Result<Record> run_benches(const BenchOptions& options, std::function<void(const std::string&)> progress) {
   const Result<std::vector<const Case*>> chosen = find_cases(options.patterns);
   if (!chosen.ok()) return chosen.status();
+  const Result<bool> on_device = all_on_device(*chosen);
+  if (!on_device.ok()) return on_device.status();
   Session session{.context = Context(options.threads),
                   .protocol = {},
                   .ceilings = {},
@@ -158,11 +176,18 @@ Result<Record> run_benches(const BenchOptions& options, std::function<void(const
   Record record{.environment = environment(session.context.isa(), session.context.threads()),
                 .readings = {},
                 .skipped = {}};
-  session.say("ceilings");
-  const Result<Ceilings> ceilings = measure_ceilings(session.context);
-  if (!ceilings.ok()) return ceilings.status();
-  session.ceilings = *ceilings;
-  record.ceilings = to_json(*ceilings);
+  std::unique_ptr<DeviceLab> lab;
+  if (*on_device) {
+    Result<std::unique_ptr<DeviceLab>> started = start_device(&session, &record);
+    if (!started.ok()) return started.status();
+    lab = std::move(*started);
+  } else {
+    session.say("ceilings");
+    const Result<Ceilings> ceilings = measure_ceilings(session.context);
+    if (!ceilings.ok()) return ceilings.status();
+    session.ceilings = *ceilings;
+    record.ceilings = to_json(*ceilings);
+  }
   for (const Case* c : *chosen) {
     Result<Readings> readings =
         c->needs_trace && session.trace.empty()
@@ -177,6 +202,7 @@ Result<Record> run_benches(const BenchOptions& options, std::function<void(const
     add_scattered(*readings, &record.ceilings);
     std::move(readings->begin(), readings->end(), std::back_inserter(record.readings));
   }
+  if (lab != nullptr) finish_device(*lab, &record);
   record.environment["other_processes"]["load_average_after"] = load_average();
   return record;
 }

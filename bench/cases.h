@@ -13,6 +13,7 @@ struct Case {
   std::string name, what;
   std::function<Result<Readings>(Session&, const std::string& name)> run;
   bool needs_trace = false;
+  bool device = false;  // measures the CUDA device; a run measures either it or the CPU
 };
 
 const std::vector<Case>& cases();
@@ -24,9 +25,9 @@ Result<std::vector<const Case*>> find_cases(const std::vector<std::string>& patt
 struct BenchOptions {
   std::vector<std::string> patterns;
   int threads = 0;      // 0: as many as the machine has
-  std::string isa;      // of the kernels; empty: the best. The ceilings always use the best
+  std::string isa{};    // of the kernels; empty: the best. The ceilings always use the best
   int64_t samples = 0;  // 0: the protocol's
-  std::string trace;
+  std::string trace{};
 };
 
 // The whole of `tamis bench`: ceilings first, then the cases. A case that cannot run here is in `skipped`

@@ -30,6 +30,8 @@ const char* spread_name(Spread spread) {
       return "clustered";
     case Spread::kRecorded:
       return "recorded";
+    case Spread::kHot:
+      return "hot";
   }
   return "";
 }

@@ -23,7 +23,7 @@ struct Scale {
   static constexpr int64_t kPage = 16, kWindow = 256, kInWindow = 8;
 };
 
-enum class Spread { kUniform, kClustered, kRecorded };
+enum class Spread { kUniform, kClustered, kRecorded, kHot };  // kHot: on the device (device_lists.h)
 const char* spread_name(Spread spread);
 
 // Uniform, but for how many pages of one aligned tile of 64 tokens are taken: at scale 8 in 32 tiles all

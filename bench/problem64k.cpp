@@ -20,6 +20,8 @@ class DecodeMaker {
       : d_(d), context_(context), random_(d.seed), keep_(std::make_shared<Keep>()) {}
 
   Result<Work> make() {
+    if (d_.spread == Spread::kHot)
+      return Status(Code::kUnsupported, "distribution: hot lists are the device's");
     if (d_.spread == Spread::kRecorded) {
       Result<Trace> trace = Trace::read(d_.trace, d_.scale);
       if (!trace.ok()) return trace.status();

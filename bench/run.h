@@ -11,6 +11,8 @@
 
 namespace tamis::bench {
 
+struct DeviceLab;
+
 // What the cases of one run share. `progress` may be empty.
 struct Session {
   Context context;
@@ -18,6 +20,8 @@ struct Session {
   Ceilings ceilings;
   std::string trace;  // file of recorded selections; empty: none was named
   std::function<void(const std::string&)> progress;
+  DeviceLab* device = nullptr;  // of a run on the device, whose `ceilings` stay empty
+  double device_read_tb_s = 0;
 
   void say(const std::string& text) const {
     if (progress) progress(text);

@@ -18,7 +18,7 @@ struct Options {
 };
 
 int list_cases() {
-  for (const bench::Case& c : bench::cases()) fmt::print("{:<42} {}\n", c.name, c.what);
+  for (const bench::Case& c : bench::cases()) fmt::print("{:<46} {}\n", c.name, c.what);
   return kDone;
 }
 
@@ -42,9 +42,9 @@ void print_table(const Json& record) {
                optional_text(r["fraction_of_ceiling"], 100, 1, " %"), error_text(r["max_error"]));
   }
   const Json& c = record["ceilings"];
-  fmt::print("ceilings: copy {:.1f} GB/s, read {:.1f} GB/s, f32 product {:.0f} GFLOP/s\n",
-             c["copy_tb_s"].get<double>() * 1000, c["read_tb_s"].get<double>() * 1000,
-             c["gemm_f32_tflop_s"].get<double>() * 1000);
+  fmt::print("ceilings: copy {} GB/s, read {} GB/s, f32 product {} GFLOP/s\n",
+             optional_text(c["copy_tb_s"], 1000, 1, ""), optional_text(c["read_tb_s"], 1000, 1, ""),
+             optional_text(c["gemm_f32_tflop_s"], 1000, 0, ""));
   for (const Json& s : record["skipped"])
     fmt::print("skipped: {}: {}\n", s["name"].get<std::string>(), s["why"].get<std::string>());
   if (fewer) fmt::print("some readings took fewer samples than the protocol asks for; their notes say why\n");
@@ -71,7 +71,8 @@ int run_named(const Options& options) {
 void add_bench(CLI::App& app, int* exit) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand("bench", "Measure: readings by name, beside the machine's ceilings");
-  CLI::Option* names = c->add_option("NAME", o->bench.patterns, "Benches, as shell globs: 'cpu.decode64k.*'");
+  CLI::Option* names =
+      c->add_option("NAME", o->bench.patterns, "Benches, as shell globs: 'cpu.decode64k.*', 'cuda.*'");
   CLI::Option* list = c->add_flag("--list", o->list, "List the benches and measure nothing");
   c->add_option("--out", o->out, "Write the record to this JSON file");
   c->add_option("--samples", o->bench.samples, "Timed events of each reading (1000; fewer of long ones)")

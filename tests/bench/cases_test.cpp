@@ -8,6 +8,7 @@
 #include "bench/index_work.h"
 #include "bench/prefill.h"
 #include "bench/problem64k.h"
+#include "tamis/device.h"
 
 namespace tamis::bench {
 namespace {
@@ -16,15 +17,36 @@ TEST(Cases, NamesAreUniqueAndSaidInOneLine) {
   std::set<std::string> names;
   for (const Case& c : cases()) {
     EXPECT_TRUE(names.insert(c.name).second) << c.name;
-    EXPECT_EQ(c.name.rfind("cpu.", 0), 0u);
+    EXPECT_EQ(c.name.rfind(c.device ? "cuda." : "cpu.", 0), 0u) << c.name;
     EXPECT_FALSE(c.what.empty());
     EXPECT_EQ(c.what.find('\n'), std::string::npos);
   }
-  for (const char* promised : {"cpu.decode64k.b1.bf16", "cpu.decode64k.b1.f16", "cpu.decode64k.b1.f32",
-                               "cpu.decode64k.b8.bf16", "cpu.dense64k.b1.bf16", "cpu.dense64k.b1.f32",
-                               "cpu.prefill.block128.L4k.d12.bf16", "cpu.prefill.block128.L4k.d12.f32",
-                               "cpu.normalize.pages.8x264.64k", "cpu.normalize.tokens.8x2048.64k",
-                               "cpu.plan.8", "cpu.plan.reuse1", "cpu.plan.reuse32", "cpu.plan.reuse64"})
+  for (const char* promised : {"cpu.decode64k.b1.bf16",
+                               "cpu.decode64k.b1.f16",
+                               "cpu.decode64k.b1.f32",
+                               "cpu.decode64k.b8.bf16",
+                               "cpu.dense64k.b1.bf16",
+                               "cpu.dense64k.b1.f32",
+                               "cpu.prefill.block128.L4k.d12.bf16",
+                               "cpu.prefill.block128.L4k.d12.f32",
+                               "cpu.normalize.pages.8x264.64k",
+                               "cpu.normalize.tokens.8x2048.64k",
+                               "cpu.plan.8",
+                               "cpu.plan.reuse1",
+                               "cpu.plan.reuse32",
+                               "cpu.plan.reuse64",
+                               "cuda.normalize.tokens.512x2048.64k",
+                               "cuda.normalize.tokens.512x2048.1m",
+                               "cuda.normalize.tokens.8x2048.64k",
+                               "cuda.normalize.pages.512x264.64k",
+                               "cuda.plan.512",
+                               "cuda.decode64k.b1",
+                               "cuda.decode64k.b8",
+                               "cuda.decode64k.b64",
+                               "cuda.decode64k.tokens2048.b64",
+                               "cuda.decode64k.b1.dense",
+                               "cuda.decode64k.b8.dense",
+                               "cuda.decode64k.b64.dense"})
     EXPECT_EQ(names.count(promised), 1u) << promised;
 }
 
@@ -33,6 +55,18 @@ TEST(Cases, PatternsAreGlobs) {
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->size(), 4u);  // each once
   EXPECT_EQ(find_cases({"cpu.plan.8", "gpu.*"}).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Cases, ARecordIsOfTheDeviceOrOfTheCpu) {
+  const Status both = run_benches({.patterns = {"cpu.plan.8", "cuda.plan.512"}}, {}).status();
+  EXPECT_EQ(both.code(), Code::kInvalidArgument);
+  EXPECT_NE(both.message().find("cuda.*"), std::string::npos);
+}
+
+// Also when many are named: a record of nothing but skipped cases would look like a reading.
+TEST(Cases, WithoutADeviceItsBenchesAreAnError) {
+  if (cuda_devices().ok()) GTEST_SKIP() << "there is a device";
+  EXPECT_EQ(run_benches({.patterns = {"cuda.decode*"}}, {}).status().code(), Code::kDeviceError);
 }
 
 Session small_session() {

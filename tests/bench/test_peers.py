@@ -6,6 +6,8 @@ import io
 import json
 import math
 import os
+import random
+import re
 import sys
 import tempfile
 import unittest
@@ -16,6 +18,8 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 import peer_ceilings  # noqa: E402
 import peer_record as rec  # noqa: E402
 import peers_cpu  # noqa: E402
+import peers_cuda  # noqa: E402
+import tamis_cuda_ctypes  # noqa: E402
 import tamis_ctypes as t  # noqa: E402
 
 RECORD_KEYS = ("schema date gpu driver cuda compiler commit clocks power_limit ecc other_processes ceilings "
@@ -36,6 +40,22 @@ class Statistics(unittest.TestCase):
         self.assertTrue(set(READING_KEYS) <= set(r))
         self.assertEqual((r["median_us"], r["tb_s"], r["tflop_s"], r["wall_us"]), (2, 2.0, 4.0, 2.5))
         self.assertIsNone(r["fraction_of_ceiling"])
+
+
+class Cuda(unittest.TestCase):
+    def test_lists_and_window_touch_264_pages(self):
+        pages = peers_cuda.Work.pages(random.Random(3))
+        window = range(peers_cuda.PAGES - peers_cuda.WINDOW // peers_cuda.PAGE, peers_cuda.PAGES)
+        self.assertEqual(len(set(pages)), 256)
+        self.assertEqual(len(set(pages) | set(window)), 264)
+
+    def test_structs_are_those_of_the_header(self):
+        with open(os.path.join(ROOT, "include", "tamis", "tamis_c_step.h"), encoding="utf-8") as f:
+            header = f.read()
+        for name, struct in (("sizes", tamis_cuda_ctypes.Sizes), ("buffers", tamis_cuda_ctypes.Buffers)):
+            body = header.split(f"typedef struct tamis_cuda_{name} {{")[1].split("}")[0]
+            fields = re.findall(r"(\w+)(?=[,;])", re.sub(r"/\*.*?\*/", "", body, flags=re.S))
+            self.assertEqual([field for field, _ in struct._fields_], fields)
 
 
 class Loop(unittest.TestCase):

@@ -1,0 +1,42 @@
+"""The device step of Tamis through its C interface (include/tamis/tamis_c_step.h); see tamis_ctypes.py.
+
+Addresses are of device memory here, and `stream` is a cudaStream_t as an integer.
+"""
+import ctypes as c
+
+from tamis_ctypes import Output, i64, struct
+
+Sizes = struct("Sizes", ("control", i64), ("index", i64), ("scratch", i64))
+Buffers = struct("Buffers", ("control", c.c_void_p), ("index", c.c_void_p), ("scratch", c.c_void_p),
+                 ("control_bytes", i64), ("index_bytes", i64), ("scratch_bytes", i64))
+
+
+class DeviceStep:
+    """A problem with its plan and buffers. `allocate(bytes)` gives the address of device memory that outlives this."""
+
+    def __init__(self, library, problem, out, allocate, stream):
+        self.library, self.problem, self.out = library, problem, out
+        self.output = Output(out=c.pointer(out))
+        self.plan, sizes = c.c_void_p(), Sizes()
+        library.call("tamis_cuda_plan_create", c.byref(self.plan))
+        library.call("tamis_cuda_plan_make", c.byref(problem), None, self.plan)
+        library.call("tamis_cuda_plan_sizes", self.plan, c.byref(sizes))
+        self.buffers = Buffers(**{name: allocate(max(256, getattr(sizes, name)))
+                                  for name in ("control", "index", "scratch")},
+                               **{f"{name}_bytes": getattr(sizes, name) for name in ("control", "index", "scratch")})
+        library.call("tamis_cuda_clear", self.plan, c.byref(self.buffers), c.c_void_p(stream))
+        self.step(stream)
+        self.poll(stream)
+
+    def run(self, stream):
+        """Attention and merge over the index that is there."""
+        self.library.call("tamis_cuda_run", self.plan, c.byref(self.problem), c.byref(self.output),
+                          c.byref(self.buffers), c.c_void_p(stream), None)
+
+    def step(self, stream):
+        self.library.call("tamis_cuda_step", self.plan, c.byref(self.problem), c.byref(self.output),
+                          c.byref(self.buffers), c.c_void_p(stream), None)
+
+    def poll(self, stream):
+        """Waits; a batch that the device refused is a Failure."""
+        self.library.call("tamis_cuda_poll", self.plan, c.byref(self.buffers), c.c_void_p(stream), None)
