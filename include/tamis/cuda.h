@@ -134,7 +134,8 @@ struct FetchedBundle {
   int32_t request = -1;  // -1: no such row in this step
   int32_t first_query = 0, last_query = 0;
   std::vector<int32_t> blocks{};
-  std::vector<int64_t> slots{};  // first slot of each block; -1: the block is not touched, or lies in pieces
+  std::vector<int64_t>
+      slots{};  // first slot of each block; -1: nobody sees it, it lies in pieces, or every_token
   std::vector<uint64_t> members{};  // [blocks * lists]
 };
 struct FetchedStep {

@@ -139,6 +139,8 @@ DecodeOut out_of(const OutView& out, const Shape& s) {
   return {.data = static_cast<char*>(out.out.data),
           .query = out.out.stride[0] * bytes,
           .head = out.out.stride[1] * bytes,
+          .aligned = out.out.stride[0] % 4 == 0 && out.out.stride[1] % 4 == 0 &&
+                     reinterpret_cast<uintptr_t>(out.out.data) % (4 * bytes) == 0,
           .lse = out.lse.present() ? static_cast<float*>(out.lse.data) : nullptr,
           .lse_query = out.lse.present() ? out.lse.stride[0] : 0,
           .lse_head = out.lse.present() ? out.lse.stride[1] : 0,
@@ -151,6 +153,11 @@ DecodeOut out_of(const OutView& out, const Shape& s) {
           .total_q = s.total_q};
 }
 
+// Whether all rows start on 16 bytes.
+bool is_aligned(const TensorView& q) {
+  return q.stride[0] % 8 == 0 && q.stride[1] % 8 == 0 && reinterpret_cast<uintptr_t>(q.data) % 16 == 0;
+}
+
 DecodeArgs decode_args(const StepPlan& plan, const Problem& p, const Shape& s, const OutView& out,
                        const StepBuffers& buffers, StepCounters* counters) {
   const int64_t bytes = dtype_bytes(p.query.q.dtype);
@@ -161,7 +168,8 @@ DecodeArgs decode_args(const StepPlan& plan, const Problem& p, const Shape& s, c
                 .cu_q = data_of<int32_t>(p.query.cu_q),
                 .head_dim = static_cast<int32_t>(s.head_dim),
                 .q_heads = static_cast<int32_t>(s.q_heads),
-                .group = static_cast<int32_t>(s.group)},
+                .group = static_cast<int32_t>(s.group),
+                .aligned = is_aligned(p.query.q)},
           .k = side_of(p.cache.k, p.cache.layout, s.head_dim),
           .v = side_of(p.cache.v, p.cache.layout, s.v_head_dim),
           .pages = pages_of(plan, p, s),

@@ -1,6 +1,7 @@
 // What was fetched from the device, beside what the host makes.
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -55,8 +56,10 @@ class Rebuilt {
   BundleView view_;
 };
 
-// The first difference between the host's bundles and the fetched ones; empty when there is none.
-inline std::string unlike_bundles(const cuda::StepPlan& plan, const BundleView& want,
+// The first difference between the host's bundles and the fetched ones; empty when there is none. `seen`: the
+// host's bundles of the same problem that hold only blocks of which some query sees a token. The host places
+// all blocks of a touched page, the device those that are seen.
+inline std::string unlike_bundles(const cuda::StepPlan& plan, const BundleView& want, const BundleView& seen,
                                   const cuda::FetchedStep& got) {
   std::ostringstream text;
   if (static_cast<int64_t>(got.bundles.size()) < want.bundles) return "too few bundles";
@@ -84,7 +87,10 @@ inline std::string unlike_bundles(const cuda::StepPlan& plan, const BundleView& 
     if (have.slots.size() != have.blocks.size()) return text.str() + "as many slots as blocks";
     for (int32_t j = 0; j < b.count; ++j) {
       const int64_t e = b.begin + j;
-      const bool touched = want.span_begin[e + 1] > want.span_begin[e];
+      if (plan.every_token) break;  // the kernel asks the page table itself
+      const Bundle& s = seen.bundle[i];
+      const bool touched =
+          std::binary_search(seen.blocks + s.begin, seen.blocks + s.begin + s.count, have.blocks[j]);
       if (page == 0 && !touched) continue;  // of no concern: nobody reads there
       const int64_t slot = touched && page % plan.plan.block == 0 ? want.spans[want.span_begin[e]].slot : -1;
       if (have.slots[j] == slot) continue;

@@ -17,6 +17,7 @@ struct DecodeQueries {
   const int32_t* q_pos;  // or null
   const int32_t* cu_q;
   int32_t head_dim, q_heads, group;
+  bool aligned;  // rows start on 16 bytes
 };
 
 // K or V. Contiguous: page 0 is the whole cache.
@@ -51,6 +52,7 @@ struct DecodeSlots {
 struct DecodeOut {
   char* data;
   int64_t query, head;          // bytes
+  bool aligned;                 // four elements of a row start on a multiple of their size
   float* lse;                   // or null
   int64_t lse_query, lse_head;  // floats
   DType dtype;

@@ -40,21 +40,29 @@ __device__ inline bool is_stale(const DecodeSlots& s, int32_t request) {
   return *static_cast<const volatile uint32_t*>(s.live + slot) != s.generation[request];
 }
 
-// Elements d .. d + 3 of a row, as many as there are.
-__device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t head, int32_t d, int32_t dim,
-                                 const float4& four) {
-  const float x[4] = {four.x, four.y, four.z, four.w};
+// Elements d .. d + 3 of a row; head sizes are multiples of 8.
+__device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t head, int32_t d,
+                                 const float4& x) {
   char* row = out.data + query * out.query + head * out.head;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (d + i >= dim) return;
-    if (out.dtype == DType::kF32)
-      reinterpret_cast<float*>(row)[d + i] = x[i];
-    else if (out.dtype == DType::kBF16)
-      reinterpret_cast<__nv_bfloat16*>(row)[d + i] = __float2bfloat16_rn(x[i]);
-    else
-      reinterpret_cast<__half*>(row)[d + i] = __float2half_rn(x[i]);
+  if (out.dtype == DType::kF32) {
+    float* to = reinterpret_cast<float*>(row) + d;
+    if (out.aligned) {
+      *reinterpret_cast<float4*>(to) = x;
+      return;
+    }
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    return;
   }
+  const bool bf16 = out.dtype == DType::kBF16;
+  const uint2 pairs = bf16 ? make_uint2(device::BF16::pair(x.x, x.y), device::BF16::pair(x.z, x.w))
+                           : make_uint2(device::F16::pair(x.x, x.y), device::F16::pair(x.z, x.w));
+  uint16_t* to = reinterpret_cast<uint16_t*>(row) + d;
+  if (out.aligned) {
+    *reinterpret_cast<uint2*>(to) = pairs;
+    return;
+  }
+  to[0] = static_cast<uint16_t>(pairs.x), to[1] = static_cast<uint16_t>(pairs.x >> 16);
+  to[2] = static_cast<uint16_t>(pairs.y), to[3] = static_cast<uint16_t>(pairs.y >> 16);
 }
 
 // A finished row: its part of out, by the thread of d == 0 also lse and the counts.
@@ -62,7 +70,7 @@ __device__ inline void store_row(const DecodeArgs& a, const Group& g, const Colu
                                  const Quad& q) {
   const bool stale = is_stale(a.out.slots, g.request);
   if (!stale) {
-    store_out(a.out, c.query, c.head, d, a.v.dim, q.out());
+    store_out(a.out, c.query, c.head, d, q.out());
     if (d == 0 && a.out.lse != nullptr)
       a.out.lse[c.query * a.out.lse_query + c.head * a.out.lse_head] = q.lse();
   }
@@ -86,7 +94,7 @@ __device__ inline void refuse(const DecodeArgs& a) {
     const float4 nan = make_float4(NAN, NAN, NAN, NAN);
     for (int32_t d = static_cast<int32_t>(threadIdx.x) * 4; d < a.v.dim;
          d += static_cast<int32_t>(blockDim.x) * 4)
-      store_out(a.out, query, head, d, a.v.dim, nan);
+      store_out(a.out, query, head, d, nan);
     if (threadIdx.x == 0 && a.out.lse != nullptr)
       a.out.lse[query * a.out.lse_query + head * a.out.lse_head] = NAN;
   }

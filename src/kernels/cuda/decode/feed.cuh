@@ -91,6 +91,11 @@ class Feed {
     __syncwarp();
   }
 
+  // 16-byte pieces of a row are permuted by the row, so that a column of eight rows touches every bank once.
+  static __device__ uint32_t place_of(int row, int chunk) {
+    return static_cast<uint32_t>(row * kDim * 2 + ((chunk ^ (row & 7)) << 4));
+  }
+
   uint32_t loaded = 0;  // keys brought in
 
  private:
@@ -265,11 +270,6 @@ class Feed {
       if (chunk * 8 < a_.k.dim) device::copy_async(step(to, i), k, bytes);
       if (chunk * 8 < a_.v.dim) device::copy_async(step(to, i) + kSideBytes, v, bytes);
     }
-  }
-
-  // 16-byte pieces of a row are permuted by the row, so that a column of eight rows touches every bank once.
-  static __device__ uint32_t place_of(int row, int chunk) {
-    return static_cast<uint32_t>(row * kDim * 2 + ((chunk ^ (row & 7)) << 4));
   }
 
   __device__ bool issue_tokens(int stage) {

@@ -24,18 +24,18 @@ class State {
     reset();
   }
 
-  // Q as the right side of S: rows of 16-bit pairs, straight from memory. Zero where there is no column or no
-  // element.
-  __device__ void load_queries() {
+  // Q as the right side of S, from rows of shared memory that are permuted as those of the ring.
+  __device__ void load_queries(uint32_t rows) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const Column& c = columns_[t * 8 + lane_ / 4];
-      const char* row = a_.q.data + c.query * a_.q.stride_query + c.head * a_.q.stride_head;
+      const int row = t * 8 + (lane_ & 7);
+      const uint32_t at = rows + row * kDim * 2 + (((lane_ >> 3) ^ (row & 7)) << 4);
 #pragma unroll
-      for (int s = 0; s < 2 * kSteps; ++s) {
-        const int d = s * 8 + lane_ % 4 * 2;
-        q_[t][s] =
-            c.query >= 0 && d < a_.q.head_dim ? __ldg(reinterpret_cast<const uint32_t*>(row + d * 2)) : 0;
+      for (int c = 0; c < 2 * kSteps; c += 4) {
+        uint32_t f[4];
+        device::load_matrix(f, at ^ (c << 4));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) q_[t][c + i] = f[i];
       }
     }
   }
