@@ -93,7 +93,7 @@ Status add_counts(const StepPlan& plan, const StepBuffers& buffers, cudaStream_t
     stats->gaps += c.gaps;
     stats->touched_pages += c.touched;
     stats->selected += c.selected;
-    stats->blocks += blocks[b];
+    stats->blocks += std::max(blocks[b], 0);
     stats->bundles += bundle[b].request >= 0;
     stats->empty_bundles += bundle[b].request >= 0 && blocks[b] == 0;
   }

@@ -55,7 +55,7 @@ struct IndexHead {
 struct DeviceIndex {
   IndexHead* head;
   DeviceBundle* bundle;   // [bundles]
-  int32_t* count;         // [bundles] blocks
+  int32_t* count;         // [bundles] blocks; -1: no such row in this step
   uint64_t* offence;      // [bundles] key of the first, or kNoOffence
   OffenceRecord* record;  // [bundles] of that offence
   DeviceCounts* counts;   // [bundles]

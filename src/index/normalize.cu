@@ -228,7 +228,10 @@ __device__ void judge_page(const NormalizeArgs& a, int32_t request, int32_t page
            {0, request, -1, page, e.entry});
 }
 
-template <bool kListsShared, bool kOneQuery>
+// kListsShared: blocks and member words are gathered in shared memory. kOneQuery: bundles have one query.
+// kPlain: one list, every entry inside one block, no dense path, blocks that divide pages; what decode is
+// made of.
+template <bool kListsShared, bool kOneQuery, bool kPlain>
 class Builder {
  public:
   __device__ Builder(const NormalizeArgs& args, Shared& shared, char* memory) : a_(args), s_(shared) {
@@ -277,6 +280,8 @@ class Builder {
   }
 
  private:
+  __device__ int32_t lists() const { return kPlain ? 1 : a_.out.lists; }
+
   __device__ void hold(const Row& row) {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
@@ -334,12 +339,12 @@ class Builder {
                       {0, frame_.request, first_row_, -1, ranked});
       return;
     }
-    const int32_t halves = ranked * a_.out.lists * 2;
+    const int32_t halves = ranked * lists() * 2;
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < halves; i += kThreads) members_[i] = 0;
     write_blocks();
     __syncthreads();
     if (listed)
-      for (int32_t l = 0; l < a_.out.lists; ++l) gather(l);
+      for (int32_t l = 0; l < lists(); ++l) gather(l);
     flush();
     __syncthreads();
     place_blocks();
@@ -353,7 +358,7 @@ class Builder {
 
   __device__ void mark_entries() {
     const int32_t unit = a_.candidates.unit, end = limit();
-    for (int32_t l = 0; l < a_.out.lists; ++l) {
+    for (int32_t l = 0; l < lists(); ++l) {
       const int32_t r = first_row_ + l;
       const Row raw = row_of(a_, frame_.request, r, &s_);
       if (l == 0 && a_.candidates.indptr != nullptr) hold(raw);
@@ -361,7 +366,7 @@ class Builder {
         if (static_cast<uint32_t>(e) < static_cast<uint32_t>(end)) {
           const int32_t begin = e * unit, last = frame_.kv_len - begin > unit ? begin + unit : frame_.kv_len;
           const int32_t block = begin >> a_.log2_block;
-          if (last <= (block + 1) << a_.log2_block)
+          if (kPlain || last <= (block + 1) << a_.log2_block)
             atomicOr(&bitmap_[block >> 5], 1u << (block & 31));
           else
             add_blocks(bitmap_, block, up(last), 0, 1);
@@ -374,7 +379,7 @@ class Builder {
   }
 
   __device__ void mark_mask() {
-    add_blocks(bitmap_, 0, a_.all_blocks ? up(joined_.end) : up(joined_.sink_end),
+    add_blocks(bitmap_, 0, !kPlain && a_.all_blocks ? up(joined_.end) : up(joined_.sink_end),
                static_cast<int32_t>(threadIdx.x), kThreads);
     if (kOneQuery && joined_.window_begin < joined_.window_end)
       add_window(joined_.window_begin, joined_.window_end);
@@ -431,7 +436,7 @@ class Builder {
   // Sets the bits of tokens [begin, end), which lie in one block; the first bit's old state.
   __device__ bool set_bits_of(int32_t begin, int32_t end, int32_t list) {
     const int32_t block = begin >> a_.log2_block, offset = begin & (a_.block - 1);
-    uint32_t* word = members_ + (rank(block) * a_.out.lists + list) * 2;
+    uint32_t* word = members_ + (rank(block) * lists() + list) * 2;
     const uint64_t bits = (~uint64_t{0} >> (64 - (end - begin))) << offset;
     const uint32_t low = static_cast<uint32_t>(bits), high = static_cast<uint32_t>(bits >> 32);
     uint32_t old_low = 0, old_high = 0;
@@ -453,7 +458,7 @@ class Builder {
       // Entries do not overlap, so the first token of one tells whether it was there before.
       bool repeated = false;
       for (int32_t t = begin; t < last && !repeated;) {
-        const int32_t stop = min(((t >> a_.log2_block) + 1) << a_.log2_block, last);
+        const int32_t stop = kPlain ? last : min(((t >> a_.log2_block) + 1) << a_.log2_block, last);
         const bool old = set_bits_of(t, stop, list);
         if (t == begin) repeated = old;
         t = stop;
@@ -472,7 +477,7 @@ class Builder {
 
   // A member word. In memory it was gathered by atomics, which pass L1 by.
   __device__ uint64_t member(int32_t j, int32_t list) const {
-    const uint32_t* word = members_ + (int64_t{j} * a_.out.lists + list) * 2;
+    const uint32_t* word = members_ + (int64_t{j} * lists() + list) * 2;
     if (!kListsShared) return uint64_t{__ldcg(word + 1)} << 32 | __ldcg(word);
     return uint64_t{word[1]} << 32 | word[0];
   }
@@ -481,7 +486,7 @@ class Builder {
   __device__ uint64_t seen_bits(int32_t j, int32_t block) const {
     const int32_t base = block << a_.log2_block;
     uint64_t listed = 0;
-    for (int32_t l = 0; l < a_.out.lists; ++l) listed |= member(j, l);
+    for (int32_t l = 0; l < lists(); ++l) listed |= member(j, l);
     uint64_t bits = (listed & token_bits(0, joined_.end, base)) | token_bits(0, joined_.sink_end, base);
     if constexpr (kOneQuery)
       bits |= token_bits(joined_.window_begin, joined_.window_end, base);
@@ -493,14 +498,13 @@ class Builder {
   // Block j and its member words to where kernels read them. Returns the tokens that some query sees.
   __device__ uint64_t publish(int32_t j, int32_t block) {
     if (kListsShared) {
-      for (int32_t l = 0; l < a_.out.lists; ++l)
-        a_.out.members[(first_entry_ + j) * a_.out.lists + l] = member(j, l);
+      for (int32_t l = 0; l < lists(); ++l) a_.out.members[(first_entry_ + j) * lists() + l] = member(j, l);
       a_.out.blocks[first_entry_ + j] = block;
     }
     const uint64_t bits = seen_bits(j, block);
     counts_.selected += __popcll(bits);
     // Only the block that the end of sight cuts can hold nothing visible; the dense path keeps it.
-    if (bits == 0 && !a_.all_blocks) {
+    if (bits == 0 && (kPlain || !a_.all_blocks)) {
       s_.last_block_unseen = 1;
       counts_.gaps -= block == 0 || (bitmap_[(block - 1) >> 5] >> ((block - 1) & 31) & 1) == 0;
     }
@@ -521,7 +525,7 @@ class Builder {
         seen |= static_cast<uint32_t>(bits != 0) << i;
         if (a_.blocks_a_page == 0) {
           const bool contiguous = a_.pages.table == nullptr;
-          if (!contiguous) judge_pieces(j, block, bits);
+          if (!kPlain && !contiguous) judge_pieces(j, block, bits);
           a_.out.places[first_entry_ + j] =
               contiguous && bits != 0 ? static_cast<uint32_t>(block) : kUntouched;
         }
@@ -552,13 +556,21 @@ class Builder {
         if (seen >> k & 1) {
           const int32_t page = page_of(block[k]), in_page = block[k] - page * a_.blocks_a_page;
           judge_page(a_, frame_.request, page, e[k], s_);
-          counts_.touched += in_page == 0 || rank(block[k]) == rank(block[k] - in_page);
+          counts_.touched += in_page == 0 || first_of_page(j, block[k], in_page);
           place = static_cast<uint32_t>(e[k].entry) * static_cast<uint32_t>(a_.blocks_a_page) +
                   static_cast<uint32_t>(in_page);
         }
         a_.out.places[first_entry_ + j] = place;
       }
     }
+  }
+
+  // Whether no block before entry j, `in_page` blocks into its page, is seen: then the page is counted there.
+  // Listed blocks are all seen, but for the dense path, which lists every block.
+  __device__ bool first_of_page(int32_t j, int32_t block, int32_t in_page) const {
+    if (kPlain || !a_.all_blocks) return rank(block) == rank(block - in_page);
+    const int32_t base = block << a_.log2_block;
+    return !touched_before(j, base - (in_page << a_.log2_block), base);
   }
 
   __device__ int32_t page_of(int32_t block) const {
@@ -622,7 +634,9 @@ class Builder {
                               .base_slot = frame_.base_slot,
                               .position = frame_.position,
                               .unused = {0, 0}};
-    a_.out.count[bundle_] = refused ? 0 : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);
+    a_.out.count[bundle_] = frame_.request < 0 ? -1
+                            : refused          ? 0
+                                      : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);
     a_.out.offence[bundle_] = s_.key;
     if (refused) a_.out.record[bundle_] = s_.record;
     if (bundle_ == 0) a_.out.head->epoch = 0;
@@ -640,13 +654,14 @@ class Builder {
   DeviceCounts counts_{};
 };
 
-template <bool kListsShared, bool kOneQuery>
-__global__ void __launch_bounds__(kThreads, kListsShared&& kOneQuery ? 4 : 2)
+template <bool kListsShared, bool kOneQuery, bool kPlain>
+__global__ void __launch_bounds__(kThreads, kPlain ? 4 : 2)
     normalize_kernel(const __grid_constant__ NormalizeArgs args) {
   extern __shared__ __align__(16) char memory[];
   __shared__ Shared shared;
+  device::wait_for_predecessor();
   device::let_successor_start();
-  Builder<kListsShared, kOneQuery>(args, shared, memory).build();
+  Builder<kListsShared, kOneQuery, kPlain>(args, shared, memory).build();
 }
 
 int64_t to_line(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -700,13 +715,19 @@ NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capa
 
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
   if (args.out.bundles == 0) return {};
-  const bool one = args.candidates.query_block == 1;
-  return device::launch(shared.lists ? one ? &normalize_kernel<true, true> : &normalize_kernel<true, false>
-                        : one ? &normalize_kernel<false, true>
-                                     : &normalize_kernel<false, false>,
+  const DeviceCandidates& c = args.candidates;
+  const bool one = c.query_block == 1;
+  const bool plain = one && shared.lists && args.out.lists == 1 && args.block % c.unit == 0 &&
+                     !args.all_blocks && (args.pages.table == nullptr || args.blocks_a_page > 0);
+  const auto kernel =
+      plain          ? &normalize_kernel<true, true, true>
+      : shared.lists ? (one ? &normalize_kernel<true, true, false> : &normalize_kernel<true, false, false>)
+                     : (one ? &normalize_kernel<false, true, false> : &normalize_kernel<false, false, false>);
+  return device::launch(kernel,
                         {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
                          .threads = kThreads,
-                         .shared_bytes = shared.bytes},
+                         .shared_bytes = shared.bytes,
+                         .early = true},
                         args, static_cast<cudaStream_t>(stream), "normalize");
 }
 

@@ -44,14 +44,16 @@ class Scheduler {
 
   // Blocks of all groups; the offences on the way.
   __device__ int64_t read_bundles() {
-    int64_t blocks = 0;
+    int64_t blocks = 0, live = 0;
     for (int32_t b = static_cast<int32_t>(threadIdx.x); b < a_.index.bundles; b += kThreads) {
       const uint64_t offence = a_.index.offence[b];
       const int32_t count = a_.index.count[b];
       offence_ = offence < offence_ ? offence : offence_;
       if (b < kHeld) s_.count[b] = count;
-      blocks += count;
+      blocks += max(count, 0);
+      live += count >= 0;
     }
+    live_groups_ = device::block_sum(live, s_.sums) * a_.kv_heads_served;
     return device::block_sum(blocks, s_.sums) * a_.kv_heads_served;
   }
 
@@ -59,11 +61,12 @@ class Scheduler {
   __device__ int64_t find_share(int64_t total) {
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
     // As on the host: with more groups than shares nothing fits.
-    for (int first = 0; first < kEvenCandidates && groups() <= a_.shares; first += kWarps) {
+    for (int first = 0; first < kEvenCandidates && live_groups_ <= a_.shares; first += kWarps) {
       const int64_t share = even_candidate(total, a_.shares, a_.rule.min_part, first + warp);
       int64_t parts = 0;
       for (int32_t b = lane; b < a_.index.bundles; b += 32)
-        parts += even_parts(blocks_of(b), share, a_.rule.min_part);
+        if (const int32_t count = blocks_of(b); count >= 0)
+          parts += even_parts(count, share, a_.rule.min_part);
       parts = device::warp_sum(parts) * a_.kv_heads_served;
       if (lane == 0) s_.candidate[warp] = parts <= a_.shares ? share : -1;
       __syncthreads();
@@ -79,8 +82,8 @@ class Scheduler {
     for (int32_t chunk = 0; chunk < groups(); chunk += kThreads) {
       const int32_t group = chunk + static_cast<int32_t>(threadIdx.x);
       const bool here = group < groups();
-      const int32_t count = here ? blocks_of(group / a_.kv_heads_served) : 0;
-      const int64_t parts = here ? cut(rule, 0, count).parts : 0;
+      const int32_t count = here ? blocks_of(group / a_.kv_heads_served) : -1;
+      const int64_t parts = count >= 0 ? cut(rule, 0, count).parts : 0;
       // Two prefix sums in one: tasks above, parts of rows that are split below.
       int64_t all = 0;
       const int64_t before = device::block_prefix(parts << 32 | (parts > 1 ? parts : 0), s_.sums, &all);
@@ -148,6 +151,7 @@ class Scheduler {
   const ScheduleArgs& a_;
   Shared& s_;
   uint64_t offence_ = index::kNoOffence;
+  int64_t live_groups_ = 0;  // of rows that this step has
   int64_t tasks_ = 0, parts_ = 0, most_ = 1;
 };
 
