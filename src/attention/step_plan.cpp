@@ -98,6 +98,11 @@ Load load_of(const Problem& p, const Shape& s, const StepOptions& o, int32_t blo
       add_reason(reason, text("load tokens: blocks of ", block, " do not divide pages of ", s.page_size));
     return Load::kTokens;
   }
+  // The number of a physical block has 32 bits.
+  if (s.page_size > 0 && s.pages > (int64_t{1} << 32) / (s.page_size / block) - 1) {
+    if (o.load != Load::kTokens) add_reason(reason, "load tokens: the cache has more blocks than 2^32");
+    return Load::kTokens;
+  }
   if (o.load != Load::kAuto) return o.load;
   if (all_blocks || p.candidates.form == CandidateForm::kAll) return Load::kBlocks;
   if (o.density < 0) return p.candidates.unit >= 16 ? Load::kBlocks : Load::kTokens;
@@ -138,6 +143,9 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   const bool all_blocks = plan_options.path == Path::kDense;
 
   const Cut cut = cut_of(problem, s);
+  if (cut.rows % s.index_heads != 0 || (cut.rows == 0 && s.total_q > 0))
+    return invalid(problem.candidates.form == CandidateForm::kCsr ? "cand_indptr" : "cand_indices", cut.rows,
+                   " rows for ", s.index_heads, " index heads");
   const int64_t longest = longest_of(s, options);
   int64_t entries = most_entries(problem, s, cut, *block, longest, all_blocks);
   if (options.row_entries > 0 && !every_token) entries = std::min(entries, options.row_entries);

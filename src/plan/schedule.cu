@@ -16,8 +16,9 @@ struct Shared {
   uint64_t keys[kWarps];
   int64_t sums[kWarps];
   int64_t candidate[kWarps];  // the share, or -1: does not fit
-  // Of the groups of one chunk: first task, first part, blocks and parts.
-  int32_t first_task[kThreads], first_part[kThreads], blocks[kThreads], parts[kThreads];
+  // Of the groups of one chunk: first task (of the chunk), first part, borders.
+  int32_t first_task[kThreads], first_part[kThreads];
+  Cuts cuts[kThreads];
   int32_t count[kHeld];
 };
 
@@ -32,7 +33,7 @@ class Scheduler {
     if (rule.split == Split::kEven) rule = even_partition(find_share(total), rule.min_part);
     bool refused = __syncthreads_or(offence_ != index::kNoOffence);
     if (!refused) cut_groups(rule);
-    refused = refused || tasks_ > a_.most_tasks || parts_ > a_.most_parts;
+    refused = refused || refused_;
     finish(refused);
   }
 
@@ -78,45 +79,47 @@ class Scheduler {
   }
 
   __device__ void cut_groups(const Partition& rule) {
-    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
     for (int32_t chunk = 0; chunk < groups(); chunk += kThreads) {
       const int32_t group = chunk + static_cast<int32_t>(threadIdx.x);
-      const bool here = group < groups();
-      const int32_t count = here ? blocks_of(group / a_.kv_heads_served) : -1;
-      const int64_t parts = count >= 0 ? cut(rule, 0, count).parts : 0;
+      const int32_t count = group < groups() ? blocks_of(group / a_.kv_heads_served) : -1;
+      // A row that this step does not have has no task, and begins where the next one does.
+      const Cuts cuts = count >= 0 ? cut(rule, 0, count) : Cuts{0, 0, 0, 0};
+      const int64_t parts = cuts.parts;
       // Two prefix sums in one: tasks above, parts of rows that are split below.
       int64_t all = 0;
       const int64_t before = device::block_prefix(parts << 32 | (parts > 1 ? parts : 0), s_.sums, &all);
       most_ = parts > most_ ? parts : most_;
-      s_.first_task[threadIdx.x] = static_cast<int32_t>(tasks_ + (before >> 32));
+      s_.first_task[threadIdx.x] = static_cast<int32_t>(before >> 32);
       s_.first_part[threadIdx.x] = static_cast<int32_t>(parts_ + (before & 0xFFFFFFFF));
-      s_.blocks[threadIdx.x] = count;
-      s_.parts[threadIdx.x] = static_cast<int32_t>(parts);
+      s_.cuts[threadIdx.x] = cuts;
+      if (tasks_ + (all >> 32) > a_.most_tasks || parts_ + (all & 0xFFFFFFFF) > a_.most_parts)
+        refused_ = true;
+      __syncthreads();
+      const int32_t here = refused_ ? 0 : static_cast<int32_t>(all >> 32);
+      for (int32_t t = static_cast<int32_t>(threadIdx.x); t < here; t += kThreads) write_task(chunk, t);
       tasks_ += all >> 32;
       parts_ += all & 0xFFFFFFFF;
-      if (tasks_ > a_.most_tasks || parts_ > a_.most_parts) return;
-      const bool any_split = __syncthreads_or(parts > 1);
-      // Rows that stay whole are written by their own thread, the parts of others by a warp.
-      if (parts == 1) write_task(rule, group, static_cast<int>(threadIdx.x), 0);
-      for (int g = warp; any_split && g < kThreads && chunk + g < groups(); g += kWarps)
-        if (s_.parts[g] > 1)
-          for (int32_t i = lane; i < s_.parts[g]; i += 32) write_task(rule, chunk + g, g, i);
       __syncthreads();
     }
   }
 
-  __device__ void write_task(const Partition& rule, int32_t group, int g, int32_t part) {
-    const int32_t bundle = group / a_.kv_heads_served;
+  // Task `t` of the groups of a chunk: its group is the last that begins at or before it.
+  __device__ void write_task(int32_t chunk, int32_t t) {
+    int g = 0;
+    for (int step = kThreads / 2; step > 0; step /= 2)
+      if (s_.first_task[g + step] <= t) g += step;
+    const Cuts& cuts = s_.cuts[g];
+    const int32_t group = chunk + g, part = t - s_.first_task[g], bundle = group / a_.kv_heads_served;
     const int32_t head = a_.kv_heads_served > 1 ? group % a_.kv_heads_served : bundle % a_.bundles_a_block;
-    const Cuts cuts = cut(rule, 0, s_.blocks[g]);
-    a_.scratch.tasks[s_.first_task[g] + part] = {.bundle = bundle,
-                                                 .kv_head = head,
-                                                 .begin = static_cast<int32_t>(border(cuts, part)),
-                                                 .end = static_cast<int32_t>(border(cuts, part + 1)),
-                                                 .part = s_.parts[g] > 1 ? s_.first_part[g] + part : -1,
-                                                 .first_part = s_.first_part[g],
-                                                 .parts = s_.parts[g],
-                                                 .group = group};
+    const bool split = cuts.parts > 1;
+    a_.scratch.tasks[tasks_ + t] = {.bundle = bundle,
+                                    .kv_head = head,
+                                    .begin = static_cast<int32_t>(border(cuts, part)),
+                                    .end = static_cast<int32_t>(border(cuts, part + 1)),
+                                    .part = split ? s_.first_part[g] + part : -1,
+                                    .first_part = s_.first_part[g],
+                                    .parts = static_cast<int32_t>(cuts.parts),
+                                    .group = group};
   }
 
   // The record of the first offence, the counts of the schedule and the epochs that let it run.
@@ -153,6 +156,7 @@ class Scheduler {
   uint64_t offence_ = index::kNoOffence;
   int64_t live_groups_ = 0;  // of rows that this step has
   int64_t tasks_ = 0, parts_ = 0, most_ = 1;
+  bool refused_ = false;  // more tasks or parts than the plan holds; the same in all threads
 };
 
 __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ ScheduleArgs args) {

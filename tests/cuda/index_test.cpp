@@ -35,8 +35,9 @@ Seen look(DeviceStep& step, const DeviceProblem& p) {
   return seen;
 }
 
+// `seen`: as in unlike_bundles.
 void expect_same_stats(const Problem& p, const IndexSet& index, const Bundles& bundles,
-                       const cuda::StepPlan& plan, const cuda::StepStats& got) {
+                       const BundleView& seen, const cuda::StepPlan& plan, const cuda::StepStats& got) {
   const IndexStats& want = index.stats();
   const BundleView v = bundles.view();
   EXPECT_EQ(got.raw, want.counts.raw);
@@ -51,9 +52,9 @@ void expect_same_stats(const Problem& p, const IndexSet& index, const Bundles& b
     empty += v.bundle[b].count == 0;
     blocks += v.bundle[b].count;
     std::set<int64_t> touched;
-    for (int64_t s = v.span_begin[v.bundle[b].begin]; s < v.span_begin[v.bundle[b].begin + v.bundle[b].count];
-         ++s)
-      if (describe(p)->page_size > 0) touched.insert(v.spans[s].token / describe(p)->page_size);
+    const Bundle& of = seen.bundle[b];
+    for (int64_t s = seen.span_begin[of.begin]; s < seen.span_begin[of.begin + of.count]; ++s)
+      if (describe(p)->page_size > 0) touched.insert(seen.spans[s].token / describe(p)->page_size);
     pages += static_cast<int64_t>(touched.size());
   }
   EXPECT_EQ(got.empty_bundles, empty);
@@ -98,7 +99,7 @@ void expect_same(const Problem& p, const cuda::StepOptions& options, bool small 
   const Result<Bundles> seen_bundles = bundle(p, *touched, {.policy = BundlePolicy::kHeads});
   ASSERT_TRUE(seen_bundles.ok()) << seen_bundles.status().message();
   ASSERT_EQ(unlike_bundles(plan, bundles->view(), seen_bundles->view(), seen.fetched), "");
-  expect_same_stats(p, *index, *bundles, plan, seen.stats);
+  expect_same_stats(p, *index, *bundles, seen_bundles->view(), plan, seen.stats);
   if (small) {
     EXPECT_EQ(seen.stats.selected, selected_of(p, bundles->view()));
   }

@@ -122,8 +122,6 @@ __device__ void weigh_parts(int32_t columns, int32_t parts, const SumOf& sum_of,
 }
 
 // The parts of a row, by the CTA that arrived last. First each warp finds the common maximum of some columns
-// and the weight of each part; then each thread adds up its elements in the order of the parts.
-// The parts of a row, by the CTA that arrived last. First each warp finds the common maximum of some columns
 // and the weight of each part; then each thread adds up its elements in the order of the parts. The first
 // elements are asked for before the weights are known.
 template <class C>

@@ -1,0 +1,56 @@
+// Where the parts of a device index set lie, and how much shared memory making it takes.
+#include "index/device.h"
+
+namespace tamis::index {
+namespace {
+
+int64_t to_line(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists) {
+  IndexLayout l{};
+  int64_t at = 0;
+  const auto take = [&at](int64_t* offset, int64_t count, size_t bytes) {
+    *offset = at;
+    at += to_line(count * static_cast<int64_t>(bytes));
+  };
+  int64_t head = 0;
+  take(&head, 1, sizeof(IndexHead));
+  take(&l.bundle, bundles, sizeof(DeviceBundle));
+  take(&l.count, bundles, sizeof(int32_t));
+  take(&l.offence, bundles, sizeof(uint64_t));
+  take(&l.record, bundles, sizeof(OffenceRecord));
+  take(&l.counts, bundles, sizeof(DeviceCounts));
+  take(&l.blocks, bundles * capacity, sizeof(int32_t));
+  take(&l.places, bundles * capacity, sizeof(uint32_t));
+  take(&l.members, bundles * capacity * lists, sizeof(uint64_t));
+  l.bytes = at;
+  return l;
+}
+
+DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t capacity,
+                     int64_t lists) {
+  char* at = static_cast<char*>(memory);
+  return {.head = reinterpret_cast<IndexHead*>(at),
+          .bundle = reinterpret_cast<DeviceBundle*>(at + layout.bundle),
+          .count = reinterpret_cast<int32_t*>(at + layout.count),
+          .offence = reinterpret_cast<uint64_t*>(at + layout.offence),
+          .record = reinterpret_cast<OffenceRecord*>(at + layout.record),
+          .counts = reinterpret_cast<DeviceCounts*>(at + layout.counts),
+          .blocks = reinterpret_cast<int32_t*>(at + layout.blocks),
+          .places = reinterpret_cast<uint32_t*>(at + layout.places),
+          .members = reinterpret_cast<uint64_t*>(at + layout.members),
+          .capacity = capacity,
+          .bundles = static_cast<int32_t>(bundles),
+          .lists = static_cast<int32_t>(lists)};
+}
+
+NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
+                                 int64_t most_bytes) {
+  const int64_t maps = 2 * bitmap_words(max_kv_len, block) * 4;
+  const int64_t all = maps + capacity * (lists * 8 + 4);
+  return all <= most_bytes ? NormalizeShared{all, true} : NormalizeShared{maps, false};
+}
+
+}  // namespace tamis::index

@@ -1,0 +1,224 @@
+// What normalize reads on the device, and how it is judged: requests, candidate rows, pages. Nothing that a
+// caller wrote is followed before it was compared with what it may be.
+#pragma once
+
+#include "core/bits.h"
+#include "core/device.cuh"
+#include "index/device.h"
+
+namespace tamis::index {
+
+inline constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// The queries a bundle stands for, and their request.
+struct Frame {
+  int32_t request;  // -1: no such query block
+  int32_t first, last;
+  int32_t kv_len, base_slot, position;
+};
+
+// What the queries of a bundle may see together. One query has one window, [window_begin, window_end); of
+// several only the earliest begin is kept, and the windows are walked one by one.
+struct Joined {
+  int32_t end, sink_end, window_begin, window_end;
+};
+
+// range_bits() for tokens, which fit 32 bits.
+__device__ inline uint64_t token_bits(int32_t first, int32_t last, int32_t base) {
+  const int32_t low = max(first - base, 0), high = min(last - base, 64);
+  return high <= low ? 0 : (~uint64_t{0} >> (64 - (high - low))) << low;
+}
+
+struct Shared {
+  int32_t sums[kWarps];
+  int64_t wide_sums[kWarps];
+  Frame frame;
+  DeviceCounts counts;
+  int32_t last_block_unseen;
+  // The first offence that any thread has met, behind a lock: in memory, because almost no bundle has one.
+  uint64_t key;
+  OffenceRecord record;
+  int32_t lock;
+};
+
+__device__ inline void report(Shared& s, Offence kind, uint64_t place, Code code, OffenceRecord record) {
+  const uint64_t key = offence_key(kind, place);
+  record.code = static_cast<int32_t>(code);
+  while (atomicCAS(&s.lock, 0, 1) != 0) {
+  }
+  __threadfence_block();
+  if (key < *static_cast<volatile uint64_t*>(&s.key)) {
+    s.key = key;
+    s.record = record;
+  }
+  __threadfence_block();
+  atomicExch(&s.lock, 0);
+}
+__device__ inline void report_argument(Shared& s, int32_t request, int32_t row, int64_t value) {
+  report(s, Offence::kArgument, static_cast<uint64_t>(request < 0 ? 0 : request), Code::kInvalidArgument,
+         {0, request, row, -1, value});
+}
+
+// The offsets and lengths of a request, judged where `to` is given; `live` where they can be followed.
+struct Request {
+  int32_t begin, end, kv_len, base_slot;
+  bool live;
+};
+
+__device__ inline Request read_request(const NormalizeArgs& a, int32_t b, Shared* to) {
+  const DeviceRequests& r = a.requests;
+  const int32_t begin = r.cu_q[b], end = r.cu_q[b + 1], kv_len = r.kv_len[b];
+  int64_t most = r.table_tokens;
+  int32_t base = 0;
+  if (r.cu_kv != nullptr) {
+    const int32_t last = r.cu_kv[b + 1];
+    base = r.cu_kv[b];
+    most = base < 0 || last < base || last > r.kv_rows ? -1 : last - base;
+  }
+  const bool ordered = begin >= 0 && end >= begin && end <= r.total_q && (b != 0 || begin == 0);
+  const bool held = kv_len >= 0 && kv_len <= most;
+  if (to != nullptr && !ordered) report_argument(*to, b, -1, end);
+  if (to != nullptr && !held) report_argument(*to, b, -1, kv_len);
+  if (to != nullptr && held && kv_len > r.max_kv_len)
+    report(*to, Offence::kCapacity, static_cast<uint64_t>(b), Code::kCapacityExceeded,
+           {0, b, -1, -1, kv_len});
+  const bool live = ordered && held && kv_len <= r.max_kv_len;
+  return {ordered ? begin : 0, ordered ? end : 0, live ? kv_len : 0, base, live};
+}
+
+// The request and the queries of query block `qb`, where they can be followed. Bundle 0 also judges all
+// requests. All threads take part.
+__device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judge, Shared& s) {
+  const int32_t most = a.candidates.query_block;
+  if (threadIdx.x == 0) s.frame = {-1, 0, 0, 0, 0, 0};
+  __syncthreads();
+  int64_t before = 0;  // query blocks of the requests before this chunk
+  for (int32_t at = 0; at < a.requests.requests; at += kThreads) {
+    const int32_t b = at + static_cast<int32_t>(threadIdx.x);
+    Request r{0, 0, 0, 0, false};
+    if (b < a.requests.requests) r = read_request(a, b, judge ? &s : nullptr);
+    int64_t first = r.begin, blocks = r.end - r.begin;  // cu_q counts the query blocks itself
+    if (most > 1) {
+      int64_t total = 0;
+      blocks = (blocks + most - 1) / most;
+      first = before + device::block_prefix(blocks, s.wide_sums, &total);
+      before += total;
+    } else if (judge) {
+      before += blocks;
+    }
+    if (qb < first || qb >= first + blocks) continue;
+    const int64_t from = r.begin + (qb - first) * most;
+    s.frame = {r.live ? b : -1,
+               static_cast<int32_t>(from),
+               static_cast<int32_t>(from + most < r.end ? from + most : r.end),
+               r.kv_len,
+               r.base_slot,
+               r.kv_len - r.end};
+    if (!r.live) read_request(a, b, &s);
+  }
+  if (judge) {
+    if (most == 1) before = device::block_sum(before, s.wide_sums);
+    const int64_t rows = before * a.candidates.index_heads;
+    if (rows > a.candidates.rows && threadIdx.x == 0) report_argument(s, -1, a.candidates.rows, rows);
+  }
+  __syncthreads();
+  return s.frame;
+}
+
+__device__ inline Sight sight_of_query(const NormalizeArgs& a, const Frame& f, int32_t query) {
+  const int64_t pos = a.requests.q_pos != nullptr ? a.requests.q_pos[query] : f.position + query;
+  return sight_of(pos, f.kv_len, a.mask.causal, a.mask.window, a.mask.sink);
+}
+
+__device__ inline Joined join_sights(const NormalizeArgs& a, const Frame& f) {
+  Joined j{0, 0, f.kv_len, 0};
+  for (int32_t q = f.first; q < f.last; ++q) {
+    const Sight s = sight_of_query(a, f, q);
+    j.end = max(j.end, static_cast<int32_t>(s.end));
+    j.sink_end = max(j.sink_end, static_cast<int32_t>(s.sink_end));
+    if (s.window_begin < s.window_end)
+      j.window_begin = min(j.window_begin, static_cast<int32_t>(s.window_begin));
+  }
+  return j;
+}
+
+// The tokens of a word that lie in the window of some query.
+__device__ inline uint64_t window_bits(const NormalizeArgs& a, const Frame& f, int32_t base) {
+  uint64_t bits = 0;
+  for (int32_t q = f.first; q < f.last; ++q) {
+    const Sight s = sight_of_query(a, f, q);
+    bits |= token_bits(static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end), base);
+  }
+  return bits;
+}
+
+// Sets bits [first, last) of the bitmap, the threads side by side.
+__device__ inline void add_blocks(uint32_t* bitmap, int32_t first, int32_t last, int32_t thread,
+                                  int32_t threads) {
+  if (last <= first) return;
+  for (int32_t w = first / 32 + thread; w <= (last - 1) / 32; w += threads) {
+    const int32_t low = max(first - w * 32, 0), high = min(last - w * 32, 32);
+    atomicOr(&bitmap[w], (~0u >> (32 - (high - low))) << low);
+  }
+}
+
+// The raw entries of one candidate row; none where they cannot be followed.
+struct Row {
+  const int32_t* entries;
+  int64_t count;
+};
+
+__device__ inline Row row_of(const NormalizeArgs& a, int32_t request, int32_t row, Shared* to) {
+  const DeviceCandidates& c = a.candidates;
+  if (c.indptr != nullptr) {
+    const auto at = [&](int64_t i) -> int64_t {
+      return c.wide_indptr ? static_cast<const int64_t*>(c.indptr)[i]
+                           : static_cast<const int32_t*>(c.indptr)[i];
+    };
+    const int64_t begin = at(row), end = at(row + 1);
+    if (begin < 0 || end < begin || end > c.entries || (row == 0 && begin != 0)) {
+      if (to != nullptr) report_argument(*to, request, row, end);
+      return {nullptr, 0};
+    }
+    return {c.indices + begin, end - begin};
+  }
+  const int64_t count = c.count != nullptr ? c.count[row] : c.width;
+  if (count < 0 || count > c.width) {
+    if (to != nullptr) report_argument(*to, request, row, count);
+    return {nullptr, 0};
+  }
+  return {c.indices + row * c.row_stride, count};
+}
+
+// What a page lookup brings; the loads of several are under way together.
+struct PageEntry {
+  int32_t entry;
+  uint64_t mapped, now;
+};
+
+__device__ inline PageEntry read_page(const NormalizeArgs& a, int32_t request, int32_t page) {
+  const DevicePages& p = a.pages;
+  return {p.table[request * p.table_stride + page],
+          p.page_stamps != nullptr ? p.table_stamps[request * p.stamp_stride + page] : 0, 0};
+}
+
+__device__ inline void read_stamp(const NormalizeArgs& a, PageEntry* e) {
+  if (a.pages.page_stamps != nullptr && e->entry >= 0 && e->entry < a.pages.pages)
+    e->now = a.pages.page_stamps[e->entry];
+}
+
+__device__ inline void judge_page(const NormalizeArgs& a, int32_t request, int32_t page, const PageEntry& e,
+                                  Shared& s) {
+  Code code = Code::kOk;
+  if (e.entry == -1)
+    code = Code::kPageUnmapped;
+  else if (e.entry < 0 || e.entry >= a.pages.pages)
+    code = Code::kPageOutOfRange;
+  else if (e.mapped != e.now)
+    code = Code::kForeignPage;
+  if (code != Code::kOk)
+    report(s, Offence::kPage, static_cast<uint64_t>(request) << 30 | static_cast<uint64_t>(page), code,
+           {0, request, -1, page, e.entry});
+}
+
+}  // namespace tamis::index
