@@ -63,7 +63,7 @@ struct StepPlan {
   Load load = Load::kBlocks;
   std::string kernel{};      // row of the kernel table
   bool every_token = false;  // Candidates::all: rows need no list
-  int64_t max_kv_len = 0;
+  int64_t max_kv_len = 0, query_block = 1;
   int32_t lists = 1;            // candidate rows of a bundle
   int32_t bundles_a_block = 1;  // bundles of a query block; bundle = query block * bundles_a_block + KV head
   int32_t kv_heads_served = 1;  // KV heads of a bundle

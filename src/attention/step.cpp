@@ -30,6 +30,7 @@ Result<Shape> check_problem(const StepPlan& plan, const Problem& p) {
   Result<Shape> shape = describe(p);
   if (!shape.ok()) return shape;
   TAMIS_RETURN_IF_ERROR(supports(p, *shape));
+  TAMIS_RETURN_IF_ERROR(check_memory(p));
   if (plan.plan.backend != Backend::kCuda) return stale("is not one of plan_step");
   if (fingerprint(p, *shape, plan.plan.block, Backend::kCuda) != plan.plan.fingerprint)
     return stale("was made for another shape than this problem's");
@@ -41,9 +42,9 @@ Result<Shape> check_problem(const StepPlan& plan, const Problem& p) {
                   {.value = shape->total_q, .limit = most.queries + 1});
   if ((p.candidates.form == CandidateForm::kAll) != plan.every_token)
     return stale("was made for another form of candidates");
-  if (int64_t groups = std::min(p.candidates.query_block, shape->total_q) * shape->group;
-      groups > most.group_rows)
-    return stale("was made for shorter query blocks");
+  if (p.candidates.query_block != plan.query_block) return stale("was made for other query blocks");
+  if (plan.load == Load::kBlocks && blocks_overflow(*shape, plan.plan.block))
+    return stale("was made for a cache of fewer blocks");
   return shape;
 }
 
@@ -85,13 +86,25 @@ DecodePages pages_of(const StepPlan& plan, const Problem& p, const Shape& s) {
   return {.table = data_of<int32_t>(p.cache.page_table),
           .table_stride = paged ? p.cache.page_table.stride[0] : 0,
           .page_size = s.page_size,
+          .pages = s.pages,
           .blocks_a_page = static_cast<int32_t>(blocks),
           .log2_blocks = log2_of(blocks),
           .log2_page = log2_of(s.page_size)};
 }
 
+// Above 64 KB too few CTAs fit a multiprocessor: then member words are gathered in memory.
+index::NormalizeShared shared_of(const StepPlan& plan, const CandidateView& c) {
+  constexpr int64_t most_shared = 64 * 1024;
+  if (plan.every_token) return {.bytes = 16, .lists = true, .staged = 0};
+  const int64_t width = c.form == CandidateForm::kFixedWidth ? c.indices.shape[1]
+                        : c.form == CandidateForm::kCsr      ? c.indices.shape[0]
+                                                             : 0;
+  return index::normalize_shared(plan.max_kv_len, plan.plan.block, plan.plan.capacities.row_entries,
+                                 plan.lists, width, most_shared);
+}
+
 index::NormalizeArgs normalize_args(const StepPlan& plan, const Problem& p, const Shape& s,
-                                    const StepBuffers& buffers) {
+                                    const StepBuffers& buffers, const index::NormalizeShared& shared) {
   const CacheView& c = p.cache;
   const bool paged = c.page_table.present();
   const DecodePages pages = pages_of(plan, p, s);
@@ -119,8 +132,10 @@ index::NormalizeArgs normalize_args(const StepPlan& plan, const Problem& p, cons
           .bundles_a_block = plan.bundles_a_block,
           .blocks_a_page = pages.blocks_a_page,
           .log2_blocks = pages.log2_blocks,
+          .staged = shared.staged,
           .rows_apart = s.index_heads == 1 ? 0 : static_cast<int32_t>(s.index_heads / plan.bundles_a_block),
-          .all_blocks = plan.plan.path == Path::kDense};
+          .all_blocks = plan.plan.path == Path::kDense,
+          .mark = index_mark(plan, p, s)};
 }
 
 DecodeSide side_of(const TensorView& t, Layout layout, int64_t dim) {
@@ -188,7 +203,8 @@ DecodeArgs decode_args(const StepPlan& plan, const Problem& p, const Shape& s, c
           .list_heads = static_cast<int32_t>(plan.lists > 1 ? 1 : s.group),
           .every_token = plan.every_token,
           .tokens = plan.load == Load::kTokens,
-          .plan = mark_of(plan)};
+          .plan = mark_of(plan),
+          .mark = index_mark(plan, p, s)};
 }
 
 }  // namespace
@@ -207,14 +223,8 @@ Status normalize(const StepPlan& plan, const Problem& problem, const StepBuffers
   if (rows_of(plan, problem.candidates) > plan.plan.capacities.rows)
     return {Code::kCapacityExceeded,
             text("cand_indices: more rows than the plan's ", plan.plan.capacities.rows)};
-  // Above 64 KB too few CTAs fit a multiprocessor: then member words are gathered in memory.
-  constexpr int64_t most_shared = 64 * 1024;
-  return index::launch_normalize(
-      normalize_args(plan, problem, *shape, buffers),
-      plan.every_token ? index::NormalizeShared{16, true}
-                       : index::normalize_shared(plan.max_kv_len, plan.plan.block,
-                                                 plan.plan.capacities.row_entries, plan.lists, most_shared),
-      stream);
+  const index::NormalizeShared shared = shared_of(plan, problem.candidates);
+  return index::launch_normalize(normalize_args(plan, problem, *shape, buffers, shared), shared, stream);
 }
 
 Status schedule(const StepPlan& plan, const StepBuffers& buffers, Stream stream) {
@@ -230,7 +240,8 @@ Status schedule(const StepPlan& plan, const StepBuffers& buffers, Stream stream)
                           .arrivals = plan.groups * plan.column_tiles,
                           .kv_heads_served = plan.kv_heads_served,
                           .bundles_a_block = plan.bundles_a_block,
-                          .plan = mark_of(plan)},
+                          .plan = mark_of(plan),
+                          .index_plan = index_mark_of(plan)},
                          stream);
 }
 

@@ -99,7 +99,7 @@ Load load_of(const Problem& p, const Shape& s, const StepOptions& o, int32_t blo
     return Load::kTokens;
   }
   // The number of a physical block has 32 bits.
-  if (s.page_size > 0 && s.pages > (int64_t{1} << 32) / (s.page_size / block) - 1) {
+  if (blocks_overflow(s, block)) {
     if (o.load != Load::kTokens) add_reason(reason, "load tokens: the cache has more blocks than 2^32");
     return Load::kTokens;
   }
@@ -144,8 +144,10 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
 
   const Cut cut = cut_of(problem, s);
   if (cut.rows % s.index_heads != 0 || (cut.rows == 0 && s.total_q > 0))
-    return invalid(problem.candidates.form == CandidateForm::kCsr ? "cand_indptr" : "cand_indices", cut.rows,
-                   " rows for ", s.index_heads, " index heads");
+    return invalid(problem.candidates.form == CandidateForm::kCsr          ? "cand_indptr"
+                   : problem.candidates.form == CandidateForm::kFixedWidth ? "cand_indices"
+                                                                           : "cu_q",
+                   cut.rows, " rows for ", s.index_heads, " index heads");
   const int64_t longest = longest_of(s, options);
   int64_t entries = most_entries(problem, s, cut, *block, longest, all_blocks);
   if (options.row_entries > 0 && !every_token) entries = std::min(entries, options.row_entries);
@@ -162,6 +164,7 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   StepPlan out{.plan = std::move(*plan)};
   out.every_token = every_token;
   out.max_kv_len = longest;
+  out.query_block = problem.candidates.query_block;
   out.lists = cut.lists;
   out.bundles_a_block = cut.bundles_a_block;
   out.kv_heads_served = cut.kv_heads_served;
@@ -184,11 +187,11 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   if (times(times(capacities.entries, out.lists), 8) > (int64_t{1} << 46) ||
       times(times(out.parts, capacities.group_rows), s.v_head_dim) > (int64_t{1} << 44))
     return Status(Code::kCapacityExceeded, "plan: the buffers of this step would exceed any memory");
-  const index::NormalizeShared shared = index::normalize_shared(longest, *block, entries, out.lists, 0);
+  const index::NormalizeShared shared = index::normalize_shared(longest, *block, entries, out.lists, 0, 0);
   if (!every_token && shared.bytes > kMostShared)
     return Status(Code::kUnsupported,
                   text("max_kv_len: ", longest, " tokens in blocks of ", *block,
-                       " on the device; nearest: up to ", kMostShared / 8 * 32 * *block),
+                       " on the device; nearest: up to ", (kMostShared / 8 - 1) * 32 * *block),
                   {.value = longest});
   const StepLayout layout = layout_of(out);
   out.bytes = {.control = (static_cast<int64_t>(sizeof(DeviceControl)) + 255) / 256 * 256,

@@ -111,7 +111,7 @@ Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, Ste
   const DeviceControl& c = read[0];
   if (stats != nullptr) {
     *stats = {.tasks = c.tasks, .parts = c.parts, .most_parts = c.most_parts, .epoch = c.epoch};
-    TAMIS_RETURN_IF_ERROR(guarded([&] { return add_counts(plan, buffers, s, stats); }));
+    if (c.epoch != 0) TAMIS_RETURN_IF_ERROR(guarded([&] { return add_counts(plan, buffers, s, stats); }));
   }
   return status_of(c.verdict);
 }

@@ -1,10 +1,12 @@
 #include "attention/step_support.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "core/checks.h"
+#include "core/tensor_checks.h"
 #include "plan/stamps.h"
 
 namespace tamis::cuda {
@@ -33,6 +35,21 @@ Status need_copies(const char* name, const TensorView& t) {
   if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0)
     return unsupported(name, ": does not start on a multiple of 16 bytes");
   return {};
+}
+
+// The arrays beside q, k and v.
+std::array<std::pair<const char*, const TensorView*>, 11> arrays_of(const Problem& p) {
+  return {{{"cu_q", &p.query.cu_q},
+           {"q_pos", &p.query.q_pos},
+           {"kv_len", &p.cache.kv_len},
+           {"cu_kv", &p.cache.cu_kv},
+           {"page_table", &p.cache.page_table},
+           {"page_stamps", &p.cache.page_stamps},
+           {"table_stamps", &p.cache.table_stamps},
+           {"cand_indptr", &p.candidates.indptr},
+           {"cand_indices", &p.candidates.indices},
+           {"cand_count", &p.candidates.count},
+           {"alibi_slopes", &p.score.alibi_slopes}}};
 }
 
 Status check_dtypes(const Problem& p) {
@@ -64,21 +81,7 @@ Status check_strides(const Problem& p) {
   TAMIS_RETURN_IF_ERROR(need_dense("q", q));
   if (q.stride[0] % 2 != 0 || q.stride[1] % 2 != 0 || reinterpret_cast<uintptr_t>(q.data) % 4 != 0)
     return unsupported("q: rows do not start on multiples of 4 bytes");
-  const struct {
-    const char* name;
-    const TensorView* t;
-  } arrays[] = {{"cu_q", &p.query.cu_q},
-                {"q_pos", &p.query.q_pos},
-                {"kv_len", &p.cache.kv_len},
-                {"cu_kv", &p.cache.cu_kv},
-                {"page_table", &p.cache.page_table},
-                {"page_stamps", &p.cache.page_stamps},
-                {"table_stamps", &p.cache.table_stamps},
-                {"cand_indptr", &p.candidates.indptr},
-                {"cand_indices", &p.candidates.indices},
-                {"cand_count", &p.candidates.count},
-                {"alibi_slopes", &p.score.alibi_slopes}};
-  for (const auto& a : arrays) TAMIS_RETURN_IF_ERROR(need_dense(a.name, *a.t));
+  for (const auto& [name, t] : arrays_of(p)) TAMIS_RETURN_IF_ERROR(need_dense(name, *t));
   return {};
 }
 
@@ -150,6 +153,29 @@ uint64_t mark_of(const StepPlan& p) {
         static_cast<int64_t>(p.load), int64_t{p.every_token}})
     hash.add(static_cast<uint64_t>(number));
   return hash.value();
+}
+
+uint64_t index_mark_of(const StepPlan& p) {
+  Hash hash;
+  for (const int64_t number :
+       {static_cast<int64_t>(p.plan.fingerprint), p.bundles, int64_t{p.lists}, int64_t{p.every_token},
+        p.plan.capacities.row_entries, p.max_kv_len, p.query_block, static_cast<int64_t>(p.plan.path)})
+    hash.add(static_cast<uint64_t>(number));
+  return hash.value();
+}
+
+index::IndexMark index_mark(const StepPlan& plan, const Problem& p, const Shape& s) {
+  Hash hash;
+  for (const int64_t number :
+       {s.requests, s.total_q, s.max_pages, s.kv_rows, int64_t{p.mask.causal}, p.mask.window, p.mask.sink,
+        int64_t{p.query.q_pos.present()}, int64_t{p.cache.page_table.present()}})
+    hash.add(static_cast<uint64_t>(number));
+  return {index_mark_of(plan), hash.value()};
+}
+
+Status check_memory(const Problem& p) {
+  for (const auto& [name, t] : arrays_of(p)) TAMIS_RETURN_IF_ERROR(need_memory(name, *t));
+  return {};
 }
 
 Status check_buffers(const StepPlan& plan, const StepBuffers& b) {

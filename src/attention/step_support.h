@@ -13,6 +13,11 @@ Status supports(const Problem& problem, const Shape& shape);
 // The same for where results go.
 Status supports(const OutView& out);
 
+// Whether the blocks of a paged cache outnumber what 32 bits count; blocks divide pages.
+inline bool blocks_overflow(const Shape& s, int32_t block) {
+  return s.page_size >= block && s.pages > (int64_t{1} << 32) / (s.page_size / block) - 1;
+}
+
 // Where everything lies in the buffers of a step.
 struct StepLayout {
   index::IndexLayout index;
@@ -23,9 +28,18 @@ StepLayout layout_of(const StepPlan& plan);
 // Identifies a plan in scratch: two plans that write scratch differently have different marks.
 uint64_t mark_of(const StepPlan& plan);
 
+// The same for index sets: what a set was made by and for.
+index::IndexMark index_mark(const StepPlan& plan, const Problem& problem, const Shape& shape);
+// The part that a plan alone tells.
+uint64_t index_mark_of(const StepPlan& plan);
+
+// Memory behind everything the kernels read but q, k and v.
+Status check_memory(const Problem& problem);
+
 // A buffer that is missing, off its line or too small.
 Status check_buffers(const StepPlan& plan, const StepBuffers& buffers);
 
-inline constexpr int64_t kMostShared = 227 * 1024;  // of a CTA on compute capability 9.0
+// Of a CTA on compute capability 9.0, less what a kernel has of fixed size.
+inline constexpr int64_t kMostShared = 226 * 1024;
 
 }  // namespace tamis::cuda

@@ -22,6 +22,13 @@ __device__ inline void let_successor_start() {
 #endif
 }
 
+// Copies 4 bytes to shared memory; they are there after copies_done(), for the thread that asked.
+__device__ inline void copy_word(void* to, const void* from) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ inline void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Sum over the warp, known to every lane.
 __device__ inline int64_t warp_sum(int64_t value) {
   for (int d = 16; d > 0; d >>= 1) value += __shfl_xor_sync(~0u, value, d);

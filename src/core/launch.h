@@ -31,14 +31,25 @@ inline bool can_start_early() {
   return major >= 9;
 }
 
+// Of a CTA of the current device, less 1 KB for what kernels have of fixed size.
+inline int most_shared_bytes() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return 0;
+  return bytes - 1024;
+}
+
 template <class Args>
 Status launch(void (*kernel)(Args), const Grid& grid, const Args& args, cudaStream_t stream,
               const char* name) {
-  if (grid.shared_bytes > 48 * 1024)
-    TAMIS_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                           static_cast<int>(grid.shared_bytes)),
-                                      name));
+  // Always to the same number, so that threads that launch one kernel side by side cannot lower it for each
+  // other.
+  if (grid.shared_bytes > 40 * 1024)
+    TAMIS_RETURN_IF_ERROR(
+        cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes()),
+                    name));
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

@@ -1,6 +1,8 @@
 // Where the parts of a device index set lie, and how much shared memory making it takes.
 #include "index/device.h"
 
+#include <algorithm>
+
 namespace tamis::index {
 namespace {
 
@@ -47,10 +49,14 @@ DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, i
 }
 
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
-                                 int64_t most_bytes) {
-  const int64_t maps = 2 * bitmap_words(max_kv_len, block) * 4;
+                                 int64_t width, int64_t most_bytes) {
+  constexpr int64_t most_staged = 4096;
+  const int64_t staged = std::min(width, most_staged);
+  const int64_t maps = 2 * bitmap_words(max_kv_len, block) * 4 + staged * 4;
   const int64_t all = maps + capacity * (lists * 8 + 4);
-  return all <= most_bytes ? NormalizeShared{all, true} : NormalizeShared{maps, false};
+  return {.bytes = all <= most_bytes ? all : maps,
+          .lists = all <= most_bytes,
+          .staged = static_cast<int32_t>(staged)};
 }
 
 }  // namespace tamis::index

@@ -46,10 +46,17 @@ struct DeviceCounts {
   int32_t gaps, touched, selected, unused;
 };
 
+// What an index set was made by and for: it must not run with anything else, whose sizes could lead out of
+// memory and whose masks would reach pages that nobody judged.
+struct IndexMark {
+  uint64_t plan, problem;
+};
+
 // Head of the index memory. The epoch is that of the last step that was scheduled; 0 since a normalize.
 struct IndexHead {
   uint64_t epoch;
-  uint64_t unused[3];
+  IndexMark mark;
+  uint64_t unused;
 };
 
 struct DeviceIndex {
@@ -110,8 +117,10 @@ struct NormalizeArgs {
   int32_t block, log2_block;
   int32_t bundles_a_block;             // bundles of a query block
   int32_t blocks_a_page, log2_blocks;  // 0: contiguous, or pages that blocks do not divide; log2 or -1
+  int32_t staged;                      // as in NormalizeShared
   int32_t rows_apart;                  // candidate rows from one bundle of a query block to the next
   bool all_blocks;
+  IndexMark mark;
 };
 
 // Words of a bitmap over the blocks of a request.
@@ -124,9 +133,10 @@ TAMIS_HD inline int64_t bitmap_words(int64_t max_kv_len, int32_t block) {
 struct NormalizeShared {
   int64_t bytes;
   bool lists;
+  int32_t staged;  // entries of a row that are brought there before anything else is known
 };
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
-                                 int64_t most_bytes);
+                                 int64_t width, int64_t most_bytes);
 
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream);
 

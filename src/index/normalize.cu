@@ -11,8 +11,7 @@
 namespace tamis::index {
 namespace {
 
-constexpr int kHeld = 8;    // entries of its list that a thread keeps in registers between the two passes
-constexpr int kAtOnce = 2;  // page lookups under way in a thread
+constexpr int kAtOnce = 4;  // page lookups under way in a thread
 
 // kListsShared: blocks and member words are gathered in shared memory. kOneQuery: bundles have one query.
 // kPlain: one list, every entry inside one block, no dense path, blocks that divide pages; what decode is
@@ -26,10 +25,11 @@ class Builder {
     const int64_t words = bitmap_words(args.requests.max_kv_len, args.block);
     bitmap_ = reinterpret_cast<uint32_t*>(memory);
     rank_ = bitmap_ + words;
+    staged_ = reinterpret_cast<int32_t*>(rank_ + words);
     members_ = reinterpret_cast<uint32_t*>(args.out.members + first_entry_ * args.out.lists);
     blocks_ = args.out.blocks + first_entry_;
     if (!kListsShared) return;
-    members_ = rank_ + words;
+    members_ = rank_ + words + args.staged;
     blocks_ = reinterpret_cast<int32_t*>(members_ + args.out.capacity * args.out.lists * 2);
   }
 
@@ -38,7 +38,7 @@ class Builder {
     first_row_ = qb * a_.candidates.index_heads + bundle_ % a_.bundles_a_block * a_.rows_apart;
     const bool listed = a_.candidates.indices != nullptr;
     // Ask for the candidates before anything else is known: the loads take as long as all that follows.
-    if (listed && a_.candidates.indptr == nullptr) hold(row_of(a_, -1, first_row_, nullptr));
+    if (listed && a_.candidates.indptr == nullptr) stage(row_of(a_, -1, first_row_, nullptr));
     if (threadIdx.x < sizeof(DeviceCounts) / 4) reinterpret_cast<int32_t*>(&s_.counts)[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
       s_.last_block_unseen = 0;
@@ -48,12 +48,14 @@ class Builder {
     const int32_t words =
         a_.candidates.every_token ? 0 : static_cast<int32_t>(bitmap_words(a_.requests.max_kv_len, a_.block));
     for (int32_t w = static_cast<int32_t>(threadIdx.x); w < words; w += kThreads) bitmap_[w] = 0;
-    frame_ = find_frame(a_, qb, bundle_ == 0, s_);
+    frame_ = find_frame<kOneQuery>(a_, qb, bundle_ == 0, s_);
     if (frame_.request >= 0) {
       if constexpr (kOneQuery) {
         const Sight s = sight_of_query(a_, frame_, frame_.first);
+        const bool window = s.window_begin < s.window_end;
         joined_ = {static_cast<int32_t>(s.end), static_cast<int32_t>(s.sink_end),
-                   static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end)};
+                   window ? static_cast<int32_t>(s.window_begin) : 0,
+                   window ? static_cast<int32_t>(s.window_end) : 0};
       } else {
         joined_ = join_sights(a_, frame_);
       }
@@ -68,24 +70,21 @@ class Builder {
  private:
   __device__ int32_t lists() const { return kPlain ? 1 : a_.out.lists; }
 
-  __device__ void hold(const Row& row) {
-#pragma unroll
-    for (int k = 0; k < kHeld; ++k) {
-      const int32_t i = static_cast<int32_t>(threadIdx.x) + k * kThreads;
-      held_[k] = i < row.count ? row.entries[i] : -1;
-    }
+  // Asks for the entries of the first list; each thread for those that it will read.
+  __device__ void stage(const Row& row) {
+    const int32_t count = static_cast<int32_t>(row.count < a_.staged ? row.count : a_.staged);
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kThreads)
+      device::copy_word(staged_ + i, row.entries + i);
   }
 
-  // Calls f(place, entry) for the entries of a row that are this thread's.
+  // Calls f(place, entry) for the entries of a row that are this thread's. Short code that runs often beats
+  // unrolled code that runs once: the instructions have to be fetched too.
   template <class F>
   __device__ void for_each_entry(int32_t list, const Row& row, const F& f) {
-    int32_t i = static_cast<int32_t>(threadIdx.x);
-    if (list == 0) {
-#pragma unroll
-      for (int k = 0; k < kHeld; ++k, i += kThreads)
-        if (i < row.count) f(i, held_[k]);
-    }
-    for (; i < row.count; i += kThreads) f(i, row.entries[i]);
+    const int32_t staged = list == 0 ? a_.staged : 0;
+#pragma unroll 1
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < row.count; i += kThreads)
+      f(i, i < staged ? staged_[i] : row.entries[i]);
   }
 
   // Full attention: the rows need no list, only their pages are looked at.
@@ -94,7 +93,7 @@ class Builder {
     if (threadIdx.x == 0) counts_.selected = joined_.end;
     if (a_.pages.table == nullptr) return;
     const int32_t size = static_cast<int32_t>(a_.pages.page_size);
-    const int32_t pages = (joined_.end + size - 1) / size;
+    const int32_t pages = joined_.end == 0 ? 0 : (joined_.end - 1) / size + 1;
     for (int32_t first = static_cast<int32_t>(threadIdx.x); first < pages; first += kAtOnce * kThreads) {
       PageEntry e[kAtOnce];
 #pragma unroll
@@ -125,8 +124,8 @@ class Builder {
                       {0, frame_.request, first_row_, -1, ranked});
       return;
     }
-    const int32_t halves = ranked * lists() * 2;
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < halves; i += kThreads) members_[i] = 0;
+    const int64_t halves = int64_t{ranked} * lists() * 2;
+    for (int64_t i = threadIdx.x; i < halves; i += kThreads) members_[i] = 0;
     write_blocks();
     __syncthreads();
     if (listed)
@@ -147,7 +146,10 @@ class Builder {
     for (int32_t l = 0; l < lists(); ++l) {
       const int32_t r = first_row_ + l;
       const Row raw = row_of(a_, frame_.request, r, &s_);
-      if (l == 0 && a_.candidates.indptr != nullptr) hold(raw);
+      if (l == 0) {
+        if (a_.candidates.indptr != nullptr) stage(raw);
+        device::copies_done();
+      }
       for_each_entry(l, raw, [&](int32_t i, int32_t e) {
         if (static_cast<uint32_t>(e) < static_cast<uint32_t>(end)) {
           const int32_t begin = e * unit, last = frame_.kv_len - begin > unit ? begin + unit : frame_.kv_len;
@@ -222,7 +224,7 @@ class Builder {
   // Sets the bits of tokens [begin, end), which lie in one block; the first bit's old state.
   __device__ bool set_bits_of(int32_t begin, int32_t end, int32_t list) {
     const int32_t block = begin >> a_.log2_block, offset = begin & (a_.block - 1);
-    uint32_t* word = members_ + (rank(block) * lists() + list) * 2;
+    uint32_t* word = members_ + (int64_t{rank(block)} * lists() + list) * 2;
     const uint64_t bits = (~uint64_t{0} >> (64 - (end - begin))) << offset;
     const uint32_t low = static_cast<uint32_t>(bits), high = static_cast<uint32_t>(bits >> 32);
     uint32_t old_low = 0, old_high = 0;
@@ -425,7 +427,7 @@ class Builder {
                                       : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);
     a_.out.offence[bundle_] = s_.key;
     if (refused) a_.out.record[bundle_] = s_.record;
-    if (bundle_ == 0) a_.out.head->epoch = 0;
+    if (bundle_ == 0) *a_.out.head = {.epoch = 0, .mark = a_.mark, .unused = 0};
   }
 
   const NormalizeArgs& a_;
@@ -433,8 +435,7 @@ class Builder {
   int32_t bundle_, first_row_ = 0, words_ = 0, count_ = 0;
   int64_t first_entry_;
   uint32_t *bitmap_, *rank_, *members_;
-  int32_t* blocks_;
-  int32_t held_[kHeld];
+  int32_t *blocks_, *staged_;
   Frame frame_{-1, 0, 0, 0, 0, 0};
   Joined joined_{0, 0, 0, 0};
   DeviceCounts counts_{};

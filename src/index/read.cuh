@@ -88,6 +88,7 @@ __device__ inline Request read_request(const NormalizeArgs& a, int32_t b, Shared
 
 // The request and the queries of query block `qb`, where they can be followed. Bundle 0 also judges all
 // requests. All threads take part.
+template <bool kOneQuery>  // query blocks of one query: cu_q counts them itself
 __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judge, Shared& s) {
   const int32_t most = a.candidates.query_block;
   if (threadIdx.x == 0) s.frame = {-1, 0, 0, 0, 0, 0};
@@ -97,8 +98,8 @@ __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judg
     const int32_t b = at + static_cast<int32_t>(threadIdx.x);
     Request r{0, 0, 0, 0, false};
     if (b < a.requests.requests) r = read_request(a, b, judge ? &s : nullptr);
-    int64_t first = r.begin, blocks = r.end - r.begin;  // cu_q counts the query blocks itself
-    if (most > 1) {
+    int64_t first = r.begin, blocks = r.end - r.begin;
+    if constexpr (!kOneQuery) {
       int64_t total = 0;
       blocks = (blocks + most - 1) / most;
       first = before + device::block_prefix(blocks, s.wide_sums, &total);
@@ -117,7 +118,7 @@ __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judg
     if (!r.live) read_request(a, b, &s);
   }
   if (judge) {
-    if (most == 1) before = device::block_sum(before, s.wide_sums);
+    if (kOneQuery) before = device::block_sum(before, s.wide_sums);
     const int64_t rows = before * a.candidates.index_heads;
     if (rows > a.candidates.rows && threadIdx.x == 0) report_argument(s, -1, a.candidates.rows, rows);
   }
@@ -162,6 +163,8 @@ __device__ inline void add_blocks(uint32_t* bitmap, int32_t first, int32_t last,
   }
 }
 
+inline constexpr int64_t kMostEntries = int64_t{1} << 28;  // of a row: places in one have 28 bits
+
 // The raw entries of one candidate row; none where they cannot be followed.
 struct Row {
   const int32_t* entries;
@@ -170,13 +173,15 @@ struct Row {
 
 __device__ inline Row row_of(const NormalizeArgs& a, int32_t request, int32_t row, Shared* to) {
   const DeviceCandidates& c = a.candidates;
+  if (row >= c.rows) return {nullptr, 0};  // a step with fewer rows than its plan
   if (c.indptr != nullptr) {
     const auto at = [&](int64_t i) -> int64_t {
       return c.wide_indptr ? static_cast<const int64_t*>(c.indptr)[i]
                            : static_cast<const int32_t*>(c.indptr)[i];
     };
     const int64_t begin = at(row), end = at(row + 1);
-    if (begin < 0 || end < begin || end > c.entries || (row == 0 && begin != 0)) {
+    if (begin < 0 || end < begin || end > c.entries || end - begin >= kMostEntries ||
+        (row == 0 && begin != 0)) {
       if (to != nullptr) report_argument(*to, request, row, end);
       return {nullptr, 0};
     }

@@ -61,7 +61,8 @@ struct ScheduleArgs {
   int64_t shares;
   int64_t most_tasks, most_parts, arrivals;
   int32_t kv_heads_served, bundles_a_block;
-  uint64_t plan;
+  uint64_t plan;        // mark of scratch
+  uint64_t index_plan;  // the mark that the index set must have
 };
 
 Status launch_schedule(const ScheduleArgs& args, void* stream);

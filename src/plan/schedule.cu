@@ -31,7 +31,9 @@ class Scheduler {
     const int64_t total = read_bundles();
     Partition rule = a_.rule;
     if (rule.split == Split::kEven) rule = even_partition(find_share(total), rule.min_part);
-    bool refused = __syncthreads_or(offence_ != index::kNoOffence);
+    // Memory that no normalize of this plan has filled may hold anything.
+    stale_ = a_.index.head->mark.plan != a_.index_plan;
+    bool refused = __syncthreads_or(offence_ != index::kNoOffence) || stale_;
     if (!refused) cut_groups(rule);
     refused = refused || refused_;
     finish(refused);
@@ -143,6 +145,7 @@ class Scheduler {
   }
 
   __device__ index::OffenceRecord first_offence() {
+    if (stale_) return {static_cast<int32_t>(Code::kStalePlan), -1, -1, -1, 0};
     const uint64_t key = device::block_min(offence_, s_.keys);
     if (key == index::kNoOffence) return {static_cast<int32_t>(Code::kCapacityExceeded), -1, -1, -1, tasks_};
     uint64_t owner = index::kNoOffence;  // several bundles may have met the same offence
@@ -156,6 +159,7 @@ class Scheduler {
   uint64_t offence_ = index::kNoOffence;
   int64_t live_groups_ = 0;  // of rows that this step has
   int64_t tasks_ = 0, parts_ = 0, most_ = 1;
+  bool stale_ = false;
   bool refused_ = false;  // more tasks or parts than the plan holds; the same in all threads
 };
 

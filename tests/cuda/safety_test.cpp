@@ -73,6 +73,7 @@ const Offence kOffences[] = {
     {"OffsetsFarPastTheEnd", Form::kContiguous, [](auto& t) { t.indptr32()[8] = INT32_MAX; },
      Code::kInvalidArgument},
     {"QueriesFall", Form::kCsr, [](auto& t) { t.cu_q()[2] = 0; }, Code::kInvalidArgument},
+    {"QueriesFallAtTheEnd", Form::kCsr, [](auto& t) { t.cu_q()[3] = -1; }, Code::kInvalidArgument},
     {"QueriesNotFromZero", Form::kFixed, [](auto& t) { t.cu_q()[0] = 1; }, Code::kInvalidArgument},
     {"QueriesPastTheEnd", Form::kFixed, [](auto& t) { t.cu_q()[3] = 5; }, Code::kInvalidArgument},
     {"LengthNegative", Form::kCsr, [](auto& t) { t.kv_len()[1] = -1; }, Code::kInvalidArgument},

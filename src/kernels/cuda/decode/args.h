@@ -29,7 +29,7 @@ struct DecodeSide {
 
 struct DecodePages {
   const int32_t* table;  // null: contiguous
-  int64_t table_stride, page_size;
+  int64_t table_stride, page_size, pages;
   int32_t blocks_a_page;  // 0: contiguous, or pages that blocks do not divide
   int32_t log2_blocks;    // of blocks_a_page, or -1
   int32_t log2_page;      // of page_size, or -1
@@ -74,7 +74,8 @@ struct DecodeArgs {
   int32_t log2_block;
   int32_t list_heads;        // query heads of a KV head that one list serves
   bool every_token, tokens;  // tokens: Load::kTokens
-  uint64_t plan;
+  uint64_t plan;             // mark of scratch
+  index::IndexMark mark;     // of the index set
 };
 
 }  // namespace tamis::cuda

@@ -54,8 +54,10 @@ __device__ inline Column column_of(const DecodeArgs& a, const Group& g, int32_t 
   c.pos = static_cast<int32_t>(pos);
   c.end = static_cast<int32_t>(s.end);
   c.sink_end = static_cast<int32_t>(s.sink_end);
-  c.window_begin = static_cast<int32_t>(s.window_begin);
-  c.window_end = static_cast<int32_t>(s.window_end);
+  if (s.window_begin < s.window_end) {
+    c.window_begin = static_cast<int32_t>(s.window_begin);
+    c.window_end = static_cast<int32_t>(s.window_end);
+  }
   if (a.score.slopes != nullptr) c.slope = a.score.slopes[c.head];
   return c;
 }

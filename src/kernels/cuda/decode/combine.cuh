@@ -37,7 +37,9 @@ __device__ inline bool is_stale(const DecodeSlots& s, int32_t request) {
   const int32_t slot = s.slot[request];
   if (slot == -1) return false;
   if (slot < 0 || slot >= s.slots) return true;
-  return *static_cast<const volatile uint32_t*>(s.live + slot) != s.generation[request];
+  uint32_t live;  // others may change it while this runs; read once for a row, before its first store
+  asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(live) : "l"(s.live + slot) : "memory");
+  return live != s.generation[request];
 }
 
 // Elements d .. d + 3 of a row; head sizes are multiples of 8.
@@ -66,9 +68,7 @@ __device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t he
 }
 
 // A finished row: its part of out, by the thread of d == 0 also lse and the counts.
-__device__ inline void store_row(const DecodeArgs& a, const Group& g, const Column& c, int32_t d,
-                                 const Quad& q) {
-  const bool stale = is_stale(a.out.slots, g.request);
+__device__ inline void store_row(const DecodeArgs& a, const Column& c, int32_t d, const Quad& q, bool stale) {
   if (!stale) {
     store_out(a.out, c.query, c.head, d, q.out());
     if (d == 0 && a.out.lse != nullptr)
@@ -80,9 +80,10 @@ __device__ inline void store_row(const DecodeArgs& a, const Group& g, const Colu
 }
 
 // A refused batch: every row becomes NaN, but for those whose slot was reused. Nothing but the query offsets
-// is read.
-__device__ inline void refuse(const DecodeArgs& a) {
-  const int64_t live = clamp64(a.q.cu_q[a.out.requests], 0, a.out.total_q), rows = live * a.q.q_heads;
+// is read, and where those may be the offence, `all` rows are filled.
+__device__ inline void refuse(const DecodeArgs& a, bool all) {
+  const int64_t live = all ? a.out.total_q : clamp64(a.q.cu_q[a.out.requests], 0, a.out.total_q),
+                rows = live * a.q.q_heads;
   const int64_t ctas = int64_t{gridDim.x} * gridDim.y, cta = blockIdx.x + int64_t{blockIdx.y} * gridDim.x;
   for (int64_t r = cta; r < rows; r += ctas) {
     const int64_t query = r / a.q.q_heads, head = r % a.q.q_heads;

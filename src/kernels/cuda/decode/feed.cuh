@@ -145,7 +145,8 @@ class Feed {
       p->in_page = g_.base_slot + p->token;
     } else if (a_.every_token) {
       const int32_t page = divide(p->token, a_.pages.log2_page, a_.pages.page_size);
-      p->page = a_.pages.table[g_.request * a_.pages.table_stride + page];
+      p->page = page_at(page);
+      if (p->page == -1) return;
       p->in_page = p->token - page * static_cast<int32_t>(a_.pages.page_size);
     } else {
       p->page = divide(place, a_.pages.log2_blocks, a_.pages.blocks_a_page);
@@ -160,6 +161,12 @@ class Feed {
     const uint32_t listed = a_.every_token ? 0xFFFF : static_cast<uint32_t>(p->word >> in_block) & 0xFFFF;
     p->listed =
         (listed & range(0, one_.end)) | range(0, one_.sink_end) | range(one_.window_begin, one_.window_end);
+  }
+
+  // The page of a logical page; -1 where the table has changed to nonsense since it was judged.
+  __device__ int32_t page_at(int32_t logical) const {
+    const int32_t page = a_.pages.table[g_.request * a_.pages.table_stride + logical];
+    return page >= 0 && page < a_.pages.pages ? page : -1;
   }
 
   // Page sizes are powers of two nearly always.
@@ -285,15 +292,15 @@ class Feed {
         in_page = g_.base_slot + token;
       } else {
         const int32_t logical = divide(token, a_.pages.log2_page, a_.pages.page_size);
-        page = a_.pages.table[g_.request * a_.pages.table_stride + logical];
+        page = page_at(logical);
         in_page = token - logical * static_cast<int32_t>(a_.pages.page_size);
       }
       notes_[stage].token[lane_] = token;
-      if (kMany) notes_[stage].columns[lane_] = columns_of(token, entry) & filter_;
+      if (kMany) notes_[stage].columns[lane_] = page >= 0 ? columns_of(token, entry) & filter_ : 0;
     } else if (kMany && lane_ < kKeys) {
       notes_[stage].columns[lane_] = 0;
     }
-    const uint32_t live = n == 32 ? ~0u : (1u << n) - 1;
+    const uint32_t live = __ballot_sync(~0u, mine && page >= 0);
     if (lane_ == 0) notes_[stage].live = live;
     taken_ += n;
     gather_rows(stage, live, page, in_page);

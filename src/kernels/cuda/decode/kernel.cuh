@@ -26,13 +26,14 @@ struct DecodeConfig {
   using Sums = State<T, kDim, kTiles, kMany, kFeeding>;
 
   struct Shared {
-    alignas(128) char ring[kDecodeWarps][kStages * Ring::kStageBytes];
-    alignas(16) char q[kColumns * kDim * 2];
+    alignas(1024) char ring[kDecodeWarps][kStages * Ring::kStageBytes];
+    alignas(512) char q[kColumns * kDim * 2];
     StageNote notes[kDecodeWarps][kStages];
     PartialSum ml[kDecodeWarps][kColumns];
     Column columns[kColumns];
     TokenQueue queue[kQueues ? kDecodeWarps : 1];
     int32_t last;
+    bool stale;  // the slot of the request was reused
   };
   static_assert(kStages * Ring::kStageBytes >= kColumns * (kDim + 4) * 4,
                 "the ring also holds the warp's result");
@@ -42,10 +43,11 @@ struct DecodeConfig {
 __device__ inline int32_t verdict_of(const DecodeArgs& a) {
   const ScratchHead& scratch = *a.scratch.head;
   // All loads before the first comparison: they travel together.
-  const uint64_t now = a.control->epoch, index = a.index.head->epoch, made = scratch.epoch,
-                 plan = scratch.plan;
+  const uint64_t now = a.control->epoch, made = scratch.epoch, plan = scratch.plan;
+  const index::IndexHead index = *a.index.head;
   const int32_t code = scratch.code;
-  const bool stale = (now ^ index) | (now ^ made) | (plan ^ a.plan) | (now == 0);
+  const bool stale = (now ^ index.epoch) | (now ^ made) | (plan ^ a.plan) | (index.mark.plan ^ a.mark.plan) |
+                     (index.mark.problem ^ a.mark.problem) | (now == 0);
   return stale ? static_cast<int32_t>(Code::kStalePlan) : code;
 }
 
@@ -78,7 +80,7 @@ __device__ void join_warps(const DecodeArgs& a, const Group& g, const DeviceTask
       add_weighted(weight, *reinterpret_cast<const float4*>(o), &q.o);
     }
     if (task.part < 0) {
-      store_row(a, g, s.columns[column], d, q);
+      store_row(a, s.columns[column], d, q, s.stale);
       continue;
     }
     const int64_t row = task.part * a.scratch.rows + g.first_row + column;
@@ -161,7 +163,7 @@ __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask
               part + p < kMost ? weights[column][part + p] : weight_of(sum_of(part + p, column).m, q.m), o[p],
               &q.o);
     }
-    store_row(a, g, s.columns[column], i % quads * 4, q);
+    store_row(a, s.columns[column], i % quads * 4, q, s.stale);
   }
 }
 
@@ -233,6 +235,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
     begun += stages;
     const bool alone = pass >= 0;
     if (!(C::kMany && !alone && __syncthreads_or(!sums.finite()))) {
+      if (threadIdx.x == 0) s.stale = is_stale(a.out.slots, g.request);
       sums.store(reinterpret_cast<float*>(s.ring[warp]), s.ml[warp], alone ? 1u << pass : ~0u);
       __syncthreads();
       join_warps<C>(a, g, task, alone ? pass : 0, alone ? pass + 1 : g.columns, s);
@@ -261,6 +264,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t* arrivals = a.scratch.arrivals + int64_t{task.group} * gridDim.y + blockIdx.y;
+    s.stale = is_stale(a.out.slots, g.request);
     s.last = device::arrive(arrivals, static_cast<uint32_t>(task.parts - 1)) ==
              static_cast<uint32_t>(task.parts - 1);
   }
@@ -271,7 +275,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
 template <class C>
 __global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
     decode_kernel(const __grid_constant__ DecodeArgs a) {
-  extern __shared__ __align__(128) char memory[];
+  extern __shared__ __align__(1024) char memory[];
   device::wait_for_predecessor();
   device::let_successor_start();
   const DeviceTask task = a.scratch.tasks[blockIdx.x];  // of an earlier step where there are fewer now
@@ -280,7 +284,7 @@ __global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
     if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && blockIdx.y == 0 &&
         threadIdx.x == 0)
       a.control->verdict = {code, -1, -1, -1, 0};
-    refuse(a);
+    refuse(a, code == static_cast<int32_t>(Code::kInvalidArgument));
   } else if (static_cast<int32_t>(blockIdx.x) < tasks) {
     attend<C>(a, task, *reinterpret_cast<typename C::Shared*>(memory));
   }

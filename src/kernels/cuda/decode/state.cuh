@@ -71,7 +71,7 @@ class State {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       rescale(t, s[t]);
-      const float mu0 = base_of(m_[t][0]), mu1 = base_of(m_[t][1]);
+      const float mu0 = base_of(m_[t][0]) - T::kLift, mu1 = base_of(m_[t][1]) - T::kLift;
       s[t][0] = device::exp2_fast(s[t][0] - mu0);
       s[t][1] = device::exp2_fast(s[t][1] - mu1);
       s[t][2] = device::exp2_fast(s[t][2] - mu0);
@@ -136,7 +136,7 @@ class State {
           to[c * 16] = o_[t][c][i];
           to[c * 16 + 8] = o_[t][c][2 + i];
         }
-        if (lane_ < 4) ml[column] = {m_[t][i], l_[t][i]};
+        if (lane_ < 4) ml[column] = {m_[t][i] - T::kLift, l_[t][i]};
       }
   }
 

@@ -54,6 +54,8 @@ __device__ inline float exp2_fast(float x) {
 
 // What differs between bf16 and f16: c[16, 8] += a[16, 16] b[16, 8], and two floats to a pair.
 struct BF16 {
+  // Weights are kept 2^kLift times as large: what is that far below the largest one still is a number.
+  static constexpr float kLift = 0;
   static __device__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -67,6 +69,7 @@ struct BF16 {
   }
 };
 struct F16 {
+  static constexpr float kLift = 7;  // times 2^8 of a maximum that lags, below 65504
   static __device__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
