@@ -51,7 +51,8 @@ Cut cut_of(const Problem& p, const Shape& s) {
       cut.rows = times(std::min(s.total_q, plus(s.total_q / c.query_block, s.requests)), s.index_heads);
       break;
   }
-  cut.bundles = cut.rows / s.index_heads * cut.bundles_a_block;
+  // One at least: normalize's first bundle judges the batch and marks the index set, also of an empty step.
+  cut.bundles = std::max<int64_t>(1, cut.rows / s.index_heads * cut.bundles_a_block);
   return cut;
 }
 
