@@ -47,7 +47,7 @@ class Builder {
     }
     const int32_t words =
         a_.candidates.every_token ? 0 : static_cast<int32_t>(bitmap_words(a_.requests.max_kv_len, a_.block));
-    for (int32_t w = static_cast<int32_t>(threadIdx.x); w < words; w += kThreads) bitmap_[w] = 0;
+    for (int32_t w = thread(); w < words; w += threads()) bitmap_[w] = 0;
     frame_ = find_frame<kOneQuery>(a_, qb, bundle_ == 0, s_);
     if (frame_.request >= 0) {
       if constexpr (kOneQuery) {
@@ -73,8 +73,7 @@ class Builder {
   // Asks for the entries of the first list; each thread for those that it will read.
   __device__ void stage(const Row& row) {
     const int32_t count = static_cast<int32_t>(row.count < a_.staged ? row.count : a_.staged);
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kThreads)
-      device::copy_word(staged_ + i, row.entries + i);
+    for (int32_t i = thread(); i < count; i += threads()) device::copy_word(staged_ + i, row.entries + i);
   }
 
   // Calls f(place, entry) for the entries of a row that are this thread's. Short code that runs often beats
@@ -83,8 +82,7 @@ class Builder {
   __device__ void for_each_entry(int32_t list, const Row& row, const F& f) {
     const int32_t staged = list == 0 ? a_.staged : 0;
 #pragma unroll 1
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < row.count; i += kThreads)
-      f(i, i < staged ? staged_[i] : row.entries[i]);
+    for (int32_t i = thread(); i < row.count; i += threads()) f(i, i < staged ? staged_[i] : row.entries[i]);
   }
 
   // Full attention: the rows need no list, only their pages are looked at.
@@ -94,18 +92,18 @@ class Builder {
     if (a_.pages.table == nullptr) return;
     const int32_t size = static_cast<int32_t>(a_.pages.page_size);
     const int32_t pages = joined_.end == 0 ? 0 : (joined_.end - 1) / size + 1;
-    for (int32_t first = static_cast<int32_t>(threadIdx.x); first < pages; first += kAtOnce * kThreads) {
+    for (int32_t first = thread(); first < pages; first += kAtOnce * threads()) {
       PageEntry e[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
-        if (first + k * kThreads < pages) e[k] = read_page(a_, frame_.request, first + k * kThreads);
+        if (first + k * threads() < pages) e[k] = read_page(a_, frame_.request, first + k * threads());
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
-        if (first + k * kThreads < pages) read_stamp(a_, &e[k]);
+        if (first + k * threads() < pages) read_stamp(a_, &e[k]);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
-        if (first + k * kThreads < pages) {
-          judge_page(a_, frame_.request, first + k * kThreads, e[k], s_);
+        if (first + k * threads() < pages) {
+          judge_page(a_, frame_.request, first + k * threads(), e[k], s_);
           ++counts_.touched;
         }
     }
@@ -125,7 +123,7 @@ class Builder {
       return;
     }
     const int64_t halves = int64_t{ranked} * lists() * 2;
-    for (int64_t i = threadIdx.x; i < halves; i += kThreads) members_[i] = 0;
+    for (int64_t i = threadIdx.x; i < halves; i += threads()) members_[i] = 0;
     write_blocks();
     __syncthreads();
     if (listed)
@@ -167,8 +165,8 @@ class Builder {
   }
 
   __device__ void mark_mask() {
-    add_blocks(bitmap_, 0, !kPlain && a_.all_blocks ? up(joined_.end) : up(joined_.sink_end),
-               static_cast<int32_t>(threadIdx.x), kThreads);
+    add_blocks(bitmap_, 0, !kPlain && a_.all_blocks ? up(joined_.end) : up(joined_.sink_end), thread(),
+               threads());
     if (kOneQuery && joined_.window_begin < joined_.window_end)
       add_window(joined_.window_begin, joined_.window_end);
     if constexpr (!kOneQuery)
@@ -179,13 +177,13 @@ class Builder {
       }
   }
   __device__ void add_window(int32_t begin, int32_t end) {
-    add_blocks(bitmap_, begin >> a_.log2_block, up(end), static_cast<int32_t>(threadIdx.x), kThreads);
+    add_blocks(bitmap_, begin >> a_.log2_block, up(end), thread(), threads());
   }
 
   // Blocks before each word. Returns the number of all listed blocks; count_ gets that of the visible ones.
   __device__ int32_t rank_blocks() {
-    const int32_t each = (words_ + kThreads - 1) / kThreads;
-    const int32_t first = static_cast<int32_t>(threadIdx.x) * each, last = min(first + each, words_);
+    const int32_t each = (words_ + threads() - 1) / threads();
+    const int32_t first = thread() * each, last = min(first + each, words_);
     int32_t mine = 0;
     for (int32_t w = first; w < last; ++w) mine += __popc(bitmap_[w]);
     int32_t ranked = 0, before = device::block_prefix(mine, s_.sums, &ranked);
@@ -205,7 +203,7 @@ class Builder {
   }
 
   __device__ void write_blocks() {
-    for (int32_t w = static_cast<int32_t>(threadIdx.x); w < words_; w += kThreads) {
+    for (int32_t w = thread(); w < words_; w += threads()) {
       uint32_t bits = bitmap_[w];
       // A run begins where the block below is not listed. Runs of the visible blocks, less one, are the gaps.
       const uint32_t below = w > 0 ? bitmap_[w - 1] >> 31 : 0;
@@ -224,35 +222,42 @@ class Builder {
   // Sets the bits of tokens [begin, end), which lie in one block; the first bit's old state.
   __device__ bool set_bits_of(int32_t begin, int32_t end, int32_t list) {
     const int32_t block = begin >> a_.log2_block, offset = begin & (a_.block - 1);
-    uint32_t* word = members_ + (int64_t{rank(block)} * lists() + list) * 2;
-    const uint64_t bits = (~uint64_t{0} >> (64 - (end - begin))) << offset;
+    uint32_t* word = members_ + (int64_t{rank(block)} * lists() + list) * 2 + (offset >> 5);
+    if (end - begin == 1) return atomicOr(word, 1u << (offset & 31)) >> (offset & 31) & 1;
+    const uint64_t bits = (~uint64_t{0} >> (64 - (end - begin)))
+                          << (offset & 31);  // from the half of `begin` on
     const uint32_t low = static_cast<uint32_t>(bits), high = static_cast<uint32_t>(bits >> 32);
-    uint32_t old_low = 0, old_high = 0;
-    if (low != 0) old_low = atomicOr(word, low);
-    if (high != 0) old_high = atomicOr(word + 1, high);
-    return (offset < 32 ? old_low : old_high) >> (offset & 31) & 1;
+    const bool repeated = atomicOr(word, low) >> (offset & 31) & 1;
+    if (high != 0) atomicOr(word + 1, high);
+    return repeated;
+  }
+
+  // Whether the entry was there before; its bits are set. Entries do not overlap, so the first token tells.
+  __device__ bool add_entry(int32_t begin, int32_t last, int32_t list) {
+    bool repeated = false;
+    if constexpr (kPlain) {
+      repeated = set_bits_of(begin, last, list);
+    } else {
+      for (int32_t t = begin; t < last && !repeated;) {
+        const int32_t stop = min(((t >> a_.log2_block) + 1) << a_.log2_block, last);
+        repeated = set_bits_of(t, stop, list) && t == begin;
+        t = stop;
+      }
+    }
+    return repeated;
   }
 
   __device__ void gather(int32_t list) {
     const int32_t unit = a_.candidates.unit, end = limit(), r = first_row_ + list;
     const Row raw = row_of(a_, frame_.request, r, nullptr);
+    if (thread() == 0) counts_.raw += static_cast<int32_t>(raw.count);
     for_each_entry(list, raw, [&](int32_t i, int32_t e) {
-      ++counts_.raw;
       if (static_cast<uint32_t>(e) >= static_cast<uint32_t>(end)) {
         ++(e == -1 ? counts_.padding : counts_.invalid);
         return;
       }
       const int32_t begin = e * unit, last = frame_.kv_len - begin > unit ? begin + unit : frame_.kv_len;
-      // Entries do not overlap, so the first token of one tells whether it was there before.
-      bool repeated = false;
-      for (int32_t t = begin; t < last && !repeated;) {
-        const int32_t stop = kPlain ? last : min(((t >> a_.log2_block) + 1) << a_.log2_block, last);
-        const bool old = set_bits_of(t, stop, list);
-        if (t == begin) repeated = old;
-        t = stop;
-      }
-      if (!repeated) {
-        ++counts_.unique;
+      if (!add_entry(begin, last, list)) {
         counts_.future += begin >= joined_.end;
         return;
       }
@@ -275,6 +280,10 @@ class Builder {
     const int32_t base = block << a_.log2_block;
     uint64_t listed = 0;
     for (int32_t l = 0; l < lists(); ++l) listed |= member(j, l);
+    // Most blocks lie between sink and window and before the end.
+    if (kOneQuery && base >= joined_.sink_end && base + a_.block <= joined_.end &&
+        (base >= joined_.window_end || base + a_.block <= joined_.window_begin))
+      return listed;
     uint64_t bits = (listed & token_bits(0, joined_.end, base)) | token_bits(0, joined_.sink_end, base);
     if constexpr (kOneQuery)
       bits |= token_bits(joined_.window_begin, joined_.window_end, base);
@@ -302,12 +311,12 @@ class Builder {
   // Member words and blocks to where kernels read them, pages checked, places written: each thread first all
   // words of up to 32 blocks, then their pages, several lookups under way at once.
   __device__ void place_blocks() {
-    const int32_t mine = static_cast<int32_t>(threadIdx.x);
-    for (int32_t chunk = 0; chunk < count_; chunk += 32 * kThreads) {
-      const int32_t last = min(count_, chunk + 32 * kThreads);
+    const int32_t mine = thread();
+    for (int32_t chunk = 0; chunk < count_; chunk += 32 * threads()) {
+      const int32_t last = min(count_, chunk + 32 * threads());
       uint32_t seen = 0;  // bit i: some query sees a token of the thread's block i
 #pragma unroll 1
-      for (int32_t j = chunk + mine, i = 0; j < last; j += kThreads, ++i) {
+      for (int32_t j = chunk + mine, i = 0; j < last; j += threads(), ++i) {
         const int32_t block = blocks_[j];
         const uint64_t bits = publish(j, block);
         seen |= static_cast<uint32_t>(bits != 0) << i;
@@ -324,13 +333,13 @@ class Builder {
 
   __device__ void find_places(int32_t first, int32_t last, uint32_t seen) {
 #pragma unroll 1
-    for (; first < last; first += kAtOnce * kThreads, seen >>= kAtOnce) {
+    for (; first < last; first += kAtOnce * threads(), seen >>= kAtOnce) {
       PageEntry e[kAtOnce];
       int32_t block[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
         if (seen >> k & 1) {
-          block[k] = blocks_[first + k * kThreads];
+          block[k] = blocks_[first + k * threads()];
           e[k] = read_page(a_, frame_.request, page_of(block[k]));
         }
 #pragma unroll
@@ -338,7 +347,7 @@ class Builder {
         if (seen >> k & 1) read_stamp(a_, &e[k]);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const int32_t j = first + k * kThreads;
+        const int32_t j = first + k * threads();
         if (j >= last) break;
         uint32_t place = kUntouched;
         if (seen >> k & 1) {
@@ -414,6 +423,7 @@ class Builder {
     if (threadIdx.x != 0) return;
     DeviceCounts counts = s_.counts;
     counts.gaps = counts.gaps > 0 ? counts.gaps - 1 : 0;
+    counts.unique = counts.raw - counts.padding - counts.invalid - counts.duplicates;
     a_.out.counts[bundle_] = counts;
     a_.out.bundle[bundle_] = {.request = frame_.request,
                               .first_query = frame_.first,
@@ -442,7 +452,7 @@ class Builder {
 };
 
 template <bool kListsShared, bool kOneQuery, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kPlain ? 4 : 2)
+__global__ void __launch_bounds__(kPlain ? 1024 : 256, kPlain ? 1 : 2)
     normalize_kernel(const __grid_constant__ NormalizeArgs args) {
   extern __shared__ __align__(16) char memory[];
   __shared__ Shared shared;
@@ -452,6 +462,11 @@ __global__ void __launch_bounds__(kThreads, kPlain ? 4 : 2)
 }
 
 }  // namespace
+
+// Few CTAs wait for memory and gain from more threads; many fill the chip and lose by the barriers.
+static int plain_threads(const NormalizeArgs& args) {
+  return args.out.bundles <= 264 && args.staged >= 1024 ? 1024 : 256;
+}
 
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
   if (args.out.bundles == 0) return {};
@@ -465,7 +480,7 @@ Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared
                      : (one ? &normalize_kernel<false, true, false> : &normalize_kernel<false, false, false>);
   return device::launch(kernel,
                         {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
-                         .threads = kThreads,
+                         .threads = plain ? plain_threads(args) : 256,
                          .shared_bytes = shared.bytes,
                          .early = true},
                         args, static_cast<cudaStream_t>(stream), "normalize");

@@ -8,7 +8,10 @@
 
 namespace tamis::index {
 
-inline constexpr int kThreads = 256, kWarps = kThreads / 32;
+inline constexpr int kMostWarps = 32;
+
+__device__ inline int32_t threads() { return static_cast<int32_t>(blockDim.x); }
+__device__ inline int32_t thread() { return static_cast<int32_t>(threadIdx.x); }
 
 // The queries a bundle stands for, and their request.
 struct Frame {
@@ -30,8 +33,8 @@ __device__ inline uint64_t token_bits(int32_t first, int32_t last, int32_t base)
 }
 
 struct Shared {
-  int32_t sums[kWarps];
-  int64_t wide_sums[kWarps];
+  int32_t sums[kMostWarps];
+  int64_t wide_sums[kMostWarps];
   Frame frame;
   DeviceCounts counts;
   int32_t last_block_unseen;
@@ -94,8 +97,8 @@ __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judg
   if (threadIdx.x == 0) s.frame = {-1, 0, 0, 0, 0, 0};
   __syncthreads();
   int64_t before = 0;  // query blocks of the requests before this chunk
-  for (int32_t at = 0; at < a.requests.requests; at += kThreads) {
-    const int32_t b = at + static_cast<int32_t>(threadIdx.x);
+  for (int32_t at = 0; at < a.requests.requests; at += threads()) {
+    const int32_t b = at + thread();
     Request r{0, 0, 0, 0, false};
     if (b < a.requests.requests) r = read_request(a, b, judge ? &s : nullptr);
     int64_t first = r.begin, blocks = r.end - r.begin;
