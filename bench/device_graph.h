@@ -22,7 +22,7 @@ class DeviceGraph {
 
  private:
   explicit DeviceGraph(void* handle) : handle_(handle) {}
-  void* handle_ = nullptr;  // a cudaGraphExec_t
+  [[maybe_unused]] void* handle_ = nullptr;  // a cudaGraphExec_t
 };
 
 // The current device.

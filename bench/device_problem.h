@@ -50,7 +50,7 @@ class DeviceStream {
 
  private:
   explicit DeviceStream(void* handle) : handle_(handle) {}
-  void* handle_ = nullptr;
+  [[maybe_unused]] void* handle_ = nullptr;
 };
 
 // A point in a stream's time.
@@ -67,7 +67,7 @@ class DeviceEvent {
 
  private:
   explicit DeviceEvent(void* handle) : handle_(handle) {}
-  void* handle_ = nullptr;
+  [[maybe_unused]] void* handle_ = nullptr;
 };
 
 // A problem whose views lead to device memory: copies of every tensor the host problem has.

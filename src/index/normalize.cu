@@ -275,11 +275,9 @@ class Builder {
     return uint64_t{word[1]} << 32 | word[0];
   }
 
-  // The tokens of block j that some query of the bundle sees.
-  __device__ uint64_t seen_bits(int32_t j, int32_t block) const {
+  // The tokens of a block that some query of the bundle sees, when these are listed.
+  __device__ uint64_t seen_of(uint64_t listed, int32_t block) const {
     const int32_t base = block << a_.log2_block;
-    uint64_t listed = 0;
-    for (int32_t l = 0; l < lists(); ++l) listed |= member(j, l);
     // Most blocks lie between sink and window and before the end.
     if (kOneQuery && base >= joined_.sink_end && base + a_.block <= joined_.end &&
         (base >= joined_.window_end || base + a_.block <= joined_.window_begin))
@@ -291,14 +289,22 @@ class Builder {
       bits |= window_bits(a_, frame_, base);
     return bits & word_mask(a_.block);
   }
+  __device__ uint64_t seen_bits(int32_t j, int32_t block) const {
+    uint64_t listed = 0;
+    for (int32_t l = 0; l < lists(); ++l) listed |= member(j, l);
+    return seen_of(listed, block);
+  }
 
-  // Block j and its member words to where kernels read them. Returns the tokens that some query sees.
+  // Block j and its member words to where kernels read them. Returns the tokens that some query sees. A list
+  // of which nobody sees a token there lacks the block, as on the host: its word is 0.
   __device__ uint64_t publish(int32_t j, int32_t block) {
-    if (kListsShared) {
-      for (int32_t l = 0; l < lists(); ++l) a_.out.members[(first_entry_ + j) * lists() + l] = member(j, l);
-      a_.out.blocks[first_entry_ + j] = block;
-    }
     const uint64_t bits = seen_bits(j, block);
+    for (int32_t l = 0; (kListsShared || lists() > 1) && l < lists(); ++l) {
+      const uint64_t word = member(j, l);
+      const bool lacks = lists() > 1 && !a_.all_blocks && seen_of(word, block) == 0;
+      a_.out.members[(first_entry_ + j) * lists() + l] = lacks ? 0 : word;
+    }
+    if (kListsShared) a_.out.blocks[first_entry_ + j] = block;
     counts_.selected += __popcll(bits);
     // Only the block that the end of sight cuts can hold nothing visible; the dense path keeps it.
     if (bits == 0 && (kPlain || !a_.all_blocks)) {

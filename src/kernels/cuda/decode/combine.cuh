@@ -67,13 +67,8 @@ __device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t he
   to[2] = static_cast<uint16_t>(pairs.y), to[3] = static_cast<uint16_t>(pairs.y >> 16);
 }
 
-// A finished row: its part of out, by the thread of d == 0 also lse and the counts. Out of line, with
-// arguments that stay in registers: it is called from two places, and to fetch its code twice would take
-// longer.
-static __device__ __noinline__ void store_finished(const DecodeArgs& a, const Column& c, int32_t d,
-                                                   bool stale, float m, float l, float x, float y, float z,
-                                                   float w) {
-  const Quad q{m, l, make_float4(x, y, z, w)};
+// A finished row: its part of out, by the thread of d == 0 also lse and the counts.
+__device__ inline void store_row(const DecodeArgs& a, const Column& c, int32_t d, const Quad& q, bool stale) {
   if (!stale) {
     store_out(a.out, c.query, c.head, d, q.out());
     if (d == 0 && a.out.lse != nullptr)
@@ -83,13 +78,10 @@ static __device__ __noinline__ void store_finished(const DecodeArgs& a, const Co
   if (stale) atomicAdd(&a.counters->stale_rows, 1ull);
   if (q.l == 0) atomicAdd(&a.counters->empty_rows, 1ull);
 }
-__device__ inline void store_row(const DecodeArgs& a, const Column& c, int32_t d, const Quad& q, bool stale) {
-  store_finished(a, c, d, stale, q.m, q.l, q.o.x, q.o.y, q.o.z, q.o.w);
-}
 
 // A refused batch: every row becomes NaN, but for those whose slot was reused. Nothing but the query offsets
 // is read, and where those may be the offence, `all` rows are filled.
-static __device__ __noinline__ void refuse(const DecodeArgs& a, bool all) {
+__device__ inline void refuse(const DecodeArgs& a, bool all) {
   const int64_t live = all ? a.out.total_q : clamp64(a.q.cu_q[a.out.requests], 0, a.out.total_q),
                 rows = live * a.q.q_heads;
   const int64_t ctas = int64_t{gridDim.x} * gridDim.y, cta = blockIdx.x + int64_t{blockIdx.y} * gridDim.x;

@@ -51,26 +51,13 @@ __device__ inline int32_t verdict_of(const DecodeArgs& a) {
   return stale ? static_cast<int32_t>(Code::kStalePlan) : code;
 }
 
-// Asks for the query rows, to shared memory in pieces of 16 bytes that are permuted as those of the ring;
-// zeros where there is no row or no element. Rows that start on any 4 bytes are copied through registers.
-template <class C>
-__device__ void ask_for_queries(const DecodeArgs& a, typename C::Shared& s) {
-  constexpr int kPieces = C::kDim / 8;
-#pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < C::kColumns * kPieces; at += kDecodeThreads) {
-    const int piece = at % kPieces;
-    const Column& c = s.columns[at / kPieces];
-    const bool there = c.query >= 0 && piece * 8 < a.q.head_dim;
-    const char* from = a.q.data;
-    if (there) from += c.query * a.q.stride_query + c.head * a.q.stride_head + piece * 16;
-    char* to = s.q + C::Ring::place_of(at / kPieces, piece);
-    if (a.q.aligned) {
-      device::copy_async(device::shared_address(to), from, there ? 16 : 0);
-      continue;
-    }
-    for (int i = 0; i < 4; ++i)
-      reinterpret_cast<uint32_t*>(to)[i] = there ? __ldg(reinterpret_cast<const uint32_t*>(from) + i) : 0;
-  }
+// 16 bytes of a query row; zero where there is no row or no element. Rows may start on any 4 bytes.
+__device__ inline uint4 query_piece(const DecodeArgs& a, const Column& c, int32_t piece) {
+  if (c.query < 0 || piece * 8 >= a.q.head_dim) return make_uint4(0, 0, 0, 0);
+  const char* at = a.q.data + c.query * a.q.stride_query + c.head * a.q.stride_head + piece * 16;
+  if (a.q.aligned) return __ldg(reinterpret_cast<const uint4*>(at));
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(at);
+  return make_uint4(__ldg(words), __ldg(words + 1), __ldg(words + 2), __ldg(words + 3));
 }
 
 // Columns [first, last) of the warps' states: stored where the task is the whole row, else left for the
@@ -102,69 +89,81 @@ __device__ void join_warps(const DecodeArgs& a, const Group& g, const DeviceTask
   }
 }
 
-// The parts of a row, by the CTA that arrived last, in three steps: maxima and sums to shared memory, the
-// common maximum and the weights, the numerators in the order of the parts. Loops stay loops: one CTA in many
-// comes here, and its instructions have to be fetched from far away, which took longer than running them.
+// The weights of the parts of each column, and the column's maximum and sum. A lane keeps what it has read of
+// up to kKept parts; beyond that it reads again.
+template <class C, class SumOf, class Weights>
+__device__ void weigh_parts(int32_t columns, int32_t parts, const SumOf& sum_of, int32_t most,
+                            Weights weights, PartialSum* total) {
+  constexpr int kKept = 4;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  for (int32_t column = warp; column < columns; column += kDecodeWarps) {
+    PartialSum kept[kKept];
+#pragma unroll
+    for (int k = 0; k < kKept; ++k)
+      kept[k] = lane + k * 32 < parts ? sum_of(lane + k * 32, column) : PartialSum{-INFINITY, 0};
+    float top = -INFINITY, sum = 0;
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) top = fmaxf(top, kept[k].m);
+    for (int32_t part = lane + kKept * 32; part < parts; part += 32) top = fmaxf(top, sum_of(part, column).m);
+    for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    bool marked = false;
+    const auto add = [&](int32_t part, const PartialSum& ml) {
+      const float weight = weight_of(ml.m, top);
+      if (part < most) weights[column][part] = weight;
+      marked |= ml.l < 0;
+      if (!(ml.l <= 0)) sum += weight * ml.l;
+    };
+#pragma unroll
+    for (int k = 0; k < kKept; ++k)
+      if (lane + k * 32 < parts) add(lane + k * 32, kept[k]);
+    for (int32_t part = lane + kKept * 32; part < parts; part += 32) add(part, sum_of(part, column));
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+    marked = __any_sync(~0u, marked) && top == -INFINITY;
+    if (lane == 0) total[column] = {top, marked ? -1 : sum};
+  }
+}
+
+// The parts of a row, by the CTA that arrived last. First each warp finds the common maximum of some columns
+// and the weight of each part; then each thread adds up its elements in the order of the parts. The first
+// elements are asked for before the weights are known.
 template <class C>
 __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask& task,
                            typename C::Shared& s) {
+  constexpr int kAtOnce = 16;  // loads under way
   constexpr int kMost =
-      sizeof(s.ring) / sizeof(PartialSum) / C::kColumns;  // parts; of more, sums are read again
-  PartialSum(*sums)[C::kColumns] = reinterpret_cast<PartialSum(*)[C::kColumns]>(s.ring);
-  const int32_t parts = task.parts, warp = static_cast<int32_t>(threadIdx.x / 32),
-                lane = static_cast<int32_t>(threadIdx.x % 32);
+      sizeof(s.ring) / 4 / C::kColumns;  // weights that fit; more parts work theirs out again
+  float(*weights)[kMost] = reinterpret_cast<float(*)[kMost]>(s.ring);
   const int64_t rows = a.scratch.rows, first = task.first_part * rows + g.first_row;
-  const auto read = [&](int32_t part, int32_t column) {
+  const int32_t quads = (a.v.dim + 3) / 4, all = g.columns * quads;
+  const auto sum_of = [&](int32_t part, int32_t column) {
     const float2 pair = __ldcg(reinterpret_cast<const float2*>(a.scratch.ml + first + part * rows + column));
     return PartialSum{pair.x, pair.y};
   };
-#pragma unroll 4
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < min(parts, kMost) * C::kColumns;
-       i += kDecodeThreads)
-    if (i % C::kColumns < g.columns)
-      sums[i / C::kColumns][i % C::kColumns] = read(i / C::kColumns, i % C::kColumns);
-  __syncthreads();
-  const auto sum_of = [&](int32_t part, int32_t column) {
-    return part < kMost ? sums[part][column] : read(part, column);
+  float4 o[kAtOnce];
+  const auto ask = [&](int32_t i, int32_t part) {
+    const float* from = a.scratch.o + (first + i / quads + part * rows) * (quads * 4) + i % quads * 4;
+#pragma unroll
+    for (int p = 0; p < kAtOnce; ++p)
+      if (part + p < task.parts)
+        o[p] = __ldcg(reinterpret_cast<const float4*>(from + p * rows * (quads * 4)));
   };
-#pragma unroll 1
-  for (int32_t column = warp; column < g.columns; column += kDecodeWarps) {
-    float top = -INFINITY, sum = 0;
-    bool marked = false;
-#pragma unroll 1
-    for (int32_t part = lane; part < parts; part += 32) top = fmaxf(top, sum_of(part, column).m);
-#pragma unroll 1
-    for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-#pragma unroll 1
-    for (int32_t part = lane; part < parts; part += 32) {
-      const PartialSum ml = sum_of(part, column);
-      const float weight = weight_of(ml.m, top);
-      if (part < kMost) sums[part][column].m = weight;
-      marked |= ml.l < 0;
-      if (!(ml.l <= 0)) sum += weight * ml.l;
-    }
-#pragma unroll 1
-    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-    marked = __any_sync(~0u, marked) && top == -INFINITY;
-    if (lane == 0) s.ml[0][column] = {top, marked ? -1 : sum};
-  }
+  int32_t i = static_cast<int32_t>(threadIdx.x);
+  if (i < all) ask(i, 0);
+  weigh_parts<C>(g.columns, task.parts, sum_of, kMost, weights, s.ml[0]);
   __syncthreads();
-  const int32_t quads = (a.v.dim + 3) / 4;
-#pragma unroll 1
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < g.columns * quads; i += kDecodeThreads) {
-    const int32_t column = i / quads, d = i % quads * 4;
+  for (; i < all; i += kDecodeThreads) {
+    const int32_t column = i / quads;
     Quad q{s.ml[0][column].m, s.ml[0][column].l, make_float4(0, 0, 0, 0)};
-    const float* from = a.scratch.o + (first + column) * (quads * 4) + d;
-    const int64_t apart = rows * (quads * 4);
-    const int32_t weighed = min(parts, kMost);
-#pragma unroll 8
-    for (int32_t part = 0; part < weighed; ++part)
-      add_weighted(sums[part][column].m, __ldcg(reinterpret_cast<const float4*>(from + part * apart)), &q.o);
-#pragma unroll 1
-    for (int32_t part = weighed; part < parts; ++part)
-      add_weighted(weight_of(read(part, column).m, q.m),
-                   __ldcg(reinterpret_cast<const float4*>(from + part * apart)), &q.o);
-    store_row(a, s.columns[column], d, q, s.stale);
+    for (int32_t part = 0; part < task.parts; part += kAtOnce) {
+      if (part > 0 || i != static_cast<int32_t>(threadIdx.x)) ask(i, part);
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p)
+        if (part + p < task.parts)
+          add_weighted(
+              part + p < kMost ? weights[column][part + p] : weight_of(sum_of(part + p, column).m, q.m), o[p],
+              &q.o);
+    }
+    store_row(a, s.columns[column], i % quads * 4, q, s.stale);
   }
 }
 
@@ -194,33 +193,41 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
 
   typename C::Sums sums(a, s.columns, g.columns);
   sums.scale_ = a.score.scale * kLog2E;
-  ask_for_queries<C>(a, s);
+  constexpr int kPieces = C::kDim / 8, kEach = C::kColumns * kPieces / kDecodeThreads;
+  static_assert(kEach * kDecodeThreads == C::kColumns * kPieces || kEach == 0);
+  constexpr int kHeld = kEach > 0 ? kEach : 1;
+  uint4 held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kDecodeThreads;
+    if (at < C::kColumns * kPieces) held[i] = query_piece(a, s.columns[at / kPieces], at % kPieces);
+  }
   feed.clear_padding();
   feed.start(~0u);
+  int32_t stages = 0;
+  for (int i = 0; i < C::kStages; ++i) stages += feed.issue(i);
+    // Q was asked for before K and V and has come by now.
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kDecodeThreads;
+    if (at < C::kColumns * kPieces)
+      *reinterpret_cast<uint4*>(s.q + C::Ring::place_of(at / kPieces, at % kPieces)) = held[i];
+  }
+  __syncthreads();
+  sums.load_queries(device::shared_address(s.q));
   int32_t begun = 0;
   // All columns at once; then, where a V that is not finite has crossed columns as 0 * NaN, each column over
   // its own keys alone.
   for (int32_t pass = -1; pass < g.columns; ++pass) {
     int stage = 0;
-    int32_t stages = 0, done = 0;
-    for (int32_t turn = 0;; ++turn) {
-      if (turn >= C::kStages) {
-        if (done == stages) break;
-        device::copy_wait<C::kStages - 1>();
-        __syncwarp();
-        const uint32_t k = ring + stage * C::Ring::kStageBytes;
-        sums.add(k, k + C::Ring::kSideBytes, s.notes[warp][stage]);
-        __syncwarp();
-        ++done;
-      }
+    for (int32_t i = 0; i < stages; ++i) {
+      device::copy_wait<C::kStages - 1>();
+      __syncwarp();
+      const uint32_t k = ring + stage * C::Ring::kStageBytes;
+      sums.add(k, k + C::Ring::kSideBytes, s.notes[warp][stage]);
+      __syncwarp();
       stages += feed.issue(stage);
       stage = stage + 1 < C::kStages ? stage + 1 : 0;
-      if (turn == C::kStages - 1 && pass < 0) {
-        // Q was asked for before K and V: it comes with the first group of copies.
-        device::copy_wait<C::kStages - 1>();
-        __syncthreads();
-        sums.load_queries(device::shared_address(s.q));
-      }
     }
     device::copy_wait<0>();
     __syncwarp();
@@ -238,9 +245,13 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
     }
     if constexpr (C::kMany) {
       __syncthreads();
-      feed.rewind();
-      feed.clear_padding();
-      feed.start(1u << (pass + 1));
+      if (pass + 1 < g.columns) {
+        feed.rewind();
+        feed.clear_padding();
+        feed.start(1u << (pass + 1));
+        stages = 0;
+        for (int i = 0; i < C::kStages; ++i) stages += feed.issue(i);
+      }
       sums.reset();
     }
   }

@@ -13,15 +13,6 @@ inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 // The maximum in an exponent is finite by construction: before the first finite score it counts as 0.
 __device__ inline float base_of(float m) { return m == -INFINITY ? 0 : m; }
 
-// A score that is capped or slanted, to base 2. Out of line: few models ask for it, and the loop over keys
-// should stay short.
-static __device__ __noinline__ float bent(const DecodeScore& score, float s, float slope, int32_t distance) {
-  float x = s * score.scale;
-  if (score.softcap > 0) x = score.softcap * tanhf(x / score.softcap);
-  if (score.slopes != nullptr) x -= slope * static_cast<float>(abs(distance));
-  return x * kLog2E;
-}
-
 template <class T, int kDim, int kTiles, bool kMany, Feeding kFeeding>
 class State {
  public:
@@ -185,7 +176,10 @@ class State {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const Column& column = columns_[t * 8 + lane_ % 4 * 2 + (i & 1)];
-        s[t][i] = bent(a_.score, s[t][i], column.slope, column.pos - token);
+        float x = s[t][i] * a_.score.scale;
+        if (a_.score.softcap > 0) x = a_.score.softcap * tanhf(x / a_.score.softcap);
+        if (a_.score.slopes != nullptr) x -= column.slope * static_cast<float>(abs(column.pos - token));
+        s[t][i] = x * kLog2E;
       }
     }
   }
