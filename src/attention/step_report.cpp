@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/step_support.h"
+#include "attention/step_args.h"
 #include "core/checks.h"
 #include "core/launch.h"
 
@@ -66,11 +66,6 @@ Status status_of(const index::OffenceRecord& r) {
   if (r.page >= 0) where.page = r.page;
   if (static_cast<Code>(r.code) != Code::kStalePlan) where.value = r.value;
   return {static_cast<Code>(r.code), describe_offence(r), where};
-}
-
-index::DeviceIndex index_of(const StepPlan& plan, const StepBuffers& buffers) {
-  return index::index_at(buffers.index, layout_of(plan).index, plan.bundles,
-                         plan.every_token ? 0 : plan.plan.capacities.row_entries, plan.lists);
 }
 
 // The sums over all bundles, which no kernel needs.
@@ -160,10 +155,9 @@ Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stre
   const cudaStream_t s = static_cast<cudaStream_t>(stream);
   TAMIS_RETURN_IF_ERROR(check_not_capturing("fetch", s));
   TAMIS_RETURN_IF_ERROR(poll(plan, buffers, stream));
-  const StepLayout layout = layout_of(plan);
   const int64_t capacity = plan.every_token ? 0 : plan.plan.capacities.row_entries;
   const index::DeviceIndex index = index_of(plan, buffers);
-  const DeviceScratch scratch = scratch_at(buffers.scratch, layout.scratch, plan.plan.capacities.group_rows);
+  const DeviceScratch scratch = scratch_of(plan, buffers);
   return guarded([&]() -> Result<FetchedStep> {
     Arrays arrays;
     std::vector<ScratchHead> head;

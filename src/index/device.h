@@ -138,6 +138,14 @@ struct NormalizeShared {
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
                                  int64_t width, int64_t most_bytes);
 
+// Whether the instance for what decode is made of will do: one query and one list a bundle, every entry
+// inside one block, no dense path, blocks that divide pages.
+inline bool is_plain(const NormalizeArgs& args, const NormalizeShared& shared) {
+  return shared.lists && args.candidates.query_block == 1 && args.out.lists == 1 &&
+         args.block % args.candidates.unit == 0 && !args.all_blocks &&
+         (args.pages.table == nullptr || args.blocks_a_page > 0);
+}
+
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream);
 
 }  // namespace tamis::index
