@@ -203,6 +203,38 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   return out;
 }
 
+// What must hold the partial states is the scratch of this step, so the budget is judged by its bytes: fewer
+// splits until they fit, or until no row is split.
+Result<StepPlan> make_within(const Problem& problem, const StepOptions& options) {
+  const int64_t budget = options.plan.workspace_budget;
+  StepOptions o = options;
+  if (budget >= 0) o.plan.workspace_budget = -1;
+  Result<StepPlan> plan = make(problem, o);
+  if (!plan.ok() || budget < 0 || plan->bytes.scratch <= budget) return plan;
+  const int64_t needed = plan->bytes.scratch;
+  if (o.plan.splits > 1 && o.plan.fallback == Fallback::kRefuse)
+    return Status(Code::kWorkspaceTooSmall,
+                  text("workspace_budget: ", o.plan.splits, " splits need ", needed,
+                       " bytes of scratch, the budget is ", budget),
+                  {.value = budget});
+  while (plan.ok() && plan->parts > 0 && plan->bytes.scratch > budget) {
+    if (o.plan.splits > 1)
+      o.plan.splits /= 2;
+    else if (o.plan.batch_invariant)
+      o.plan.min_tiles =
+          2 * (o.plan.min_tiles > 0 ? o.plan.min_tiles : policy_of(Backend::kCuda).invariant_tiles);
+    else if (plan->plan.shares > 1)
+      o.plan.shares = plan->plan.shares / 2;
+    else
+      o.plan.splits = 1;
+    plan = make(problem, o);
+  }
+  if (plan.ok())
+    add_reason(&plan->plan.reason, text("fewer splits keep the scratch at ", plan->bytes.scratch, " bytes, ",
+                                        needed, " were needed, the budget is ", budget));
+  return plan;
+}
+
 }  // namespace
 
 const char* load_name(Load load) {
@@ -210,7 +242,7 @@ const char* load_name(Load load) {
 }
 
 Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options) {
-  return guarded([&] { return make(problem, options); });
+  return guarded([&] { return make_within(problem, options); });
 }
 
 }  // namespace tamis::cuda
