@@ -1,5 +1,7 @@
 #include "device_environment.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "core/checks.h"
@@ -47,7 +49,7 @@ Json ask_fields(const DeviceFacts& facts) {
 Json processes(const DeviceFacts& facts) {
   Json out = Json::array();
   for (const std::string& line : ask(facts, "--query-compute-apps=pid,process_name,used_memory"))
-    out.push_back(line);
+    if (!line.starts_with(std::to_string(getpid()) + ",")) out.push_back(line);  // the others
   return out;
 }
 

@@ -7,9 +7,10 @@
 // extents it was captured with. One buffer set has one user at a time; two sets run side by side on two
 // streams.
 //
-// What only the device can know is judged there. The first offence, in the order of docs/semantics.md section
-// 10, refuses the whole batch: no byte of K or V is read, every row of out and lse becomes NaN, and `poll`
-// reports it. Only `poll` and `fetch` wait, and they refuse while the stream is being captured.
+// What only the device can know is judged there. An offence refuses the whole batch: no byte of K or V is
+// read, the rows of out and lse become NaN (but for those whose slot was reused), and `poll` reports the
+// first in the order of docs/semantics.md section 10; docs/device_step.md has the fine print. Only `poll` and
+// `fetch` wait, and they refuse while the stream is being captured.
 //
 // On the device cu_q may end below total_q and there may be fewer candidate rows than the tensors hold: a
 // graph of fixed extents serves a batch that shrinks. What lies beyond is neither read nor written.
@@ -39,14 +40,16 @@ enum class Load : uint8_t {
 const char* load_name(Load load);
 
 struct StepOptions {
-  // backend is taken as kCuda. min_tiles and shares 0: the policy of the device backend.
+  // backend is taken as kCuda. min_tiles and shares 0: the policy of the device backend. workspace_budget is
+  // of scratch; tasks and counters, a little of it, are needed however few the splits.
   PlanOptions plan{};
   int32_t block = 0;  // 16, 32 or 64 tokens; 0: default_block
   Load load = Load::kAuto;
   // Selected tokens per token of the listed blocks, from the statistics of earlier steps: what `kAuto` goes
   // by. Below 0: not known, the unit of the candidates decides.
   double density = -1;
-  // Blocks that one bundle may hold: a capacity tier. 0: as many as candidates and mask can bring.
+  // Blocks that one bundle may hold: a capacity tier. 0: as many as candidates and mask can bring; for CSR
+  // that is all entries in one row, and much memory: name it.
   int64_t row_entries = 0;
   int64_t max_kv_len = 0;  // tokens of a request; 0: what the page table or the cache holds
 };
@@ -125,8 +128,9 @@ struct StepStats {
   }
 };
 
-// Waits for the stream, then reports: the verdict of the last step as a Status with request, row, page and
-// value, and its statistics where `stats` is given. not_capturable while capturing.
+// Waits for the stream, then reports (with `stats` it also reads three arrays over the bundles): the verdict
+// of the last step as a Status with request, row, page and value, and its statistics where `stats` is given.
+// not_capturable while capturing.
 Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, StepStats* stats = nullptr);
 
 // The index set and the schedule of the last step, brought to the host: for tests and for explaining.

@@ -92,18 +92,19 @@ int64_t most_entries(const Problem& p, const Shape& s, const Cut& cut, int32_t b
   return std::min(all, bound);
 }
 
-Load load_of(const Problem& p, const Shape& s, const StepOptions& o, int32_t block, bool all_blocks,
-             std::string* reason) {
-  if (s.page_size > 0 && s.page_size % block != 0) {
-    if (o.load != Load::kTokens)
-      add_reason(reason, text("load tokens: blocks of ", block, " do not divide pages of ", s.page_size));
-    return Load::kTokens;
-  }
-  // The number of a physical block has 32 bits.
-  if (blocks_overflow(s, block)) {
-    if (o.load != Load::kTokens) add_reason(reason, "load tokens: the cache has more blocks than 2^32");
-    return Load::kTokens;
-  }
+// Blocks that were asked for and cannot be: tokens compute the same, where another way is allowed.
+Result<Load> tokens_instead(const StepOptions& o, const std::string& why, std::string* reason) {
+  if (o.load == Load::kBlocks && o.plan.fallback == Fallback::kRefuse)
+    return Status(Code::kUnsupported, text("load: blocks, but ", why, "; nearest: tokens"));
+  if (o.load != Load::kTokens) add_reason(reason, text("load tokens: ", why));
+  return Load::kTokens;
+}
+
+Result<Load> load_of(const Problem& p, const Shape& s, const StepOptions& o, int32_t block, bool all_blocks,
+                     std::string* reason) {
+  if (s.page_size > 0 && s.page_size % block != 0)
+    return tokens_instead(o, text("blocks of ", block, " do not divide pages of ", s.page_size), reason);
+  if (blocks_overflow(s, block)) return tokens_instead(o, "the cache has more than 2^32 blocks", reason);
   if (o.load != Load::kAuto) return o.load;
   if (all_blocks || p.candidates.form == CandidateForm::kAll) return Load::kBlocks;
   if (o.density < 0) return p.candidates.unit >= 16 ? Load::kBlocks : Load::kTokens;
@@ -171,7 +172,9 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   out.kv_heads_served = cut.kv_heads_served;
   out.bundles = cut.bundles;
   out.groups = times(cut.bundles, cut.kv_heads_served);
-  out.load = load_of(problem, s, options, *block, all_blocks, &reason);
+  const Result<Load> load = load_of(problem, s, options, *block, all_blocks, &reason);
+  if (!load.ok()) return load.status();
+  out.load = *load;
   const Most most = most_of(out.plan, out.groups);
   out.tasks = most.tasks;
   out.parts = most.parts;
@@ -229,9 +232,9 @@ Result<StepPlan> make_within(const Problem& problem, const StepOptions& options)
       o.plan.splits = 1;
     plan = make(problem, o);
   }
-  if (plan.ok())
-    add_reason(&plan->plan.reason, text("fewer splits keep the scratch at ", plan->bytes.scratch, " bytes, ",
-                                        needed, " were needed, the budget is ", budget));
+  if (plan.ok() && plan->bytes.scratch < needed)
+    add_reason(&plan->plan.reason, text("fewer splits: scratch of ", plan->bytes.scratch,
+                                        " bytes instead of ", needed, " for a budget of ", budget));
   return plan;
 }
 

@@ -26,7 +26,7 @@ Status download(std::vector<T>* to, const T* from, int64_t count, cudaStream_t s
   return device::cuda_status(cudaStreamSynchronize(stream), "fetch");
 }
 
-std::string describe_offence(const index::OffenceRecord& r) {
+std::string describe_offence(const StepPlan& plan, const index::OffenceRecord& r) {
   switch (static_cast<Code>(r.code)) {
     case Code::kIndexOutOfRange:
       return text("cand_indices: row ", r.row, " of request ", r.request, " holds ", r.value,
@@ -46,9 +46,11 @@ std::string describe_offence(const index::OffenceRecord& r) {
     case Code::kStalePlan:
       return "plan: the index set or the scratch is not the one that was scheduled last";
     case Code::kCapacityExceeded:
-      if (r.row >= 0) return text("row_entries: the bundle of row ", r.row, " needs ", r.value, " blocks");
+      if (r.row >= 0)
+        return text("row_entries: the bundle of row ", r.row, " needs ", r.value, " blocks, the plan holds ",
+                    plan.plan.capacities.row_entries);
       if (r.request >= 0)
-        return text("kv_len: ", r.value, " of request ", r.request, ", more than the plan holds");
+        return text("kv_len: ", r.value, " of request ", r.request, ", the plan holds ", plan.max_kv_len);
       return text("tasks: ", r.value, " are needed, more than the plan holds");
     default:
       break;
@@ -58,14 +60,16 @@ std::string describe_offence(const index::OffenceRecord& r) {
   return text("cu_q, kv_len or cu_kv: ", r.value, " of request ", r.request);
 }
 
-Status status_of(const index::OffenceRecord& r) {
+Status status_of(const StepPlan& plan, const index::OffenceRecord& r) {
   if (r.code == 0) return {};
   Where where;
   if (r.request >= 0) where.request = r.request;
   if (r.row >= 0) where.row = r.row;
   if (r.page >= 0) where.page = r.page;
   if (static_cast<Code>(r.code) != Code::kStalePlan) where.value = r.value;
-  return {static_cast<Code>(r.code), describe_offence(r), where};
+  if (static_cast<Code>(r.code) == Code::kCapacityExceeded && (r.row >= 0 || r.request >= 0))
+    where.limit = (r.row >= 0 ? plan.plan.capacities.row_entries : plan.max_kv_len) + 1;
+  return {static_cast<Code>(r.code), describe_offence(plan, r), where};
 }
 
 // The sums over all bundles, which no kernel needs.
@@ -108,7 +112,7 @@ Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, Ste
     *stats = {.tasks = c.tasks, .parts = c.parts, .most_parts = c.most_parts, .epoch = c.epoch};
     if (c.epoch != 0) TAMIS_RETURN_IF_ERROR(guarded([&] { return add_counts(plan, buffers, s, stats); }));
   }
-  return status_of(c.verdict);
+  return status_of(plan, c.verdict);
 }
 
 namespace {

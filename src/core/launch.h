@@ -32,12 +32,13 @@ inline bool can_start_early() {
 }
 
 // Of a CTA of the current device, less 1 KB for what kernels have of fixed size.
-inline int most_shared_bytes() {
-  int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-    return 0;
-  return bytes - 1024;
+inline Status most_shared_bytes(int* bytes, const char* what) {
+  int device = 0;
+  TAMIS_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), what));
+  TAMIS_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what));
+  *bytes -= 1024;
+  return {};
 }
 
 template <class Args>
@@ -45,11 +46,16 @@ Status launch(void (*kernel)(Args), const Grid& grid, const Args& args, cudaStre
               const char* name) {
   // Always to the same number, so that threads that launch one kernel side by side cannot lower it for each
   // other.
-  if (grid.shared_bytes > 40 * 1024)
-    TAMIS_RETURN_IF_ERROR(
-        cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes()),
-                    name));
+  if (grid.shared_bytes > 40 * 1024) {
+    int most = 0;
+    TAMIS_RETURN_IF_ERROR(most_shared_bytes(&most, name));
+    if (grid.shared_bytes > most)
+      return {Code::kUnsupported, text(name, ": needs ", grid.shared_bytes,
+                                       " bytes of shared memory a CTA, this device has ", most)};
+    TAMIS_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                           cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+                                      name));
+  }
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

@@ -205,8 +205,10 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
   feed.clear_padding();
   feed.start(~0u);
   int32_t stages = 0;
-  for (int i = 0; i < C::kStages; ++i) stages += feed.issue(i);
-    // Q was asked for before K and V and has come by now.
+  for (int i = 0; i < C::kStages; ++i) {
+    stages += feed.issue(i);
+  }
+  // Q was asked for before K and V and has come by now.
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int at = static_cast<int>(threadIdx.x) + i * kDecodeThreads;
