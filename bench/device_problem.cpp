@@ -3,28 +3,18 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
 #include <utility>
+
+#include "core/launch.h"
 
 namespace tamis::bench {
 namespace {
 
-// An error that is reported must not surface again in somebody's next check.
-Status failed(const char* what, cudaError_t code) {
-  cudaGetLastError();
-  return {Code::kDeviceError, std::string(what) + ": " + cudaGetErrorString(code) + " (CUDA error " +
-                                  std::to_string(static_cast<int>(code)) + ")"};
-}
-
-Status status_of(const char* what, cudaError_t code) {
-  return code == cudaSuccess ? Status() : failed(what, code);
-}
-
 // Copies from pageable memory and fills may still be under way when CUDA returns; streams of ours do not wait
 // for the default stream, so the host does.
 Status settle(const char* what, cudaError_t code) {
-  if (code != cudaSuccess) return failed(what, code);
-  return status_of(what, cudaStreamSynchronize(cudaStreamLegacy));
+  if (code != cudaSuccess) return device::cuda_status(code, what);
+  return device::cuda_status(cudaStreamSynchronize(cudaStreamLegacy), what);
 }
 
 Status check_range(int64_t bytes, int64_t at, int64_t limit) {
@@ -53,7 +43,7 @@ Result<DeviceBuffer> DeviceBuffer::make(int64_t bytes) {
                   "device memory: the device has no " + std::to_string(bytes) + " bytes left",
                   {.value = bytes});
   }
-  if (code != cudaSuccess) return failed("cannot allocate device memory", code);
+  if (code != cudaSuccess) return device::cuda_status(code, "cannot allocate device memory");
   made.bytes_ = bytes;
   return made;
 }
@@ -89,7 +79,7 @@ Status DeviceBuffer::fill(uint8_t byte) {
 Result<DeviceStream> DeviceStream::make() {
   cudaStream_t stream = nullptr;
   const cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  if (code != cudaSuccess) return failed("cannot make a stream", code);
+  if (code != cudaSuccess) return device::cuda_status(code, "cannot make a stream");
   return DeviceStream(stream);
 }
 
@@ -103,13 +93,13 @@ DeviceStream& DeviceStream::operator=(DeviceStream&& other) noexcept {
 }
 
 Status DeviceStream::synchronize() const {
-  return status_of("the device failed", cudaStreamSynchronize(stream_of(handle_)));
+  return device::cuda_status(cudaStreamSynchronize(stream_of(handle_)), "the device failed");
 }
 
 Result<DeviceEvent> DeviceEvent::make() {
   cudaEvent_t event = nullptr;
   const cudaError_t code = cudaEventCreate(&event);
-  if (code != cudaSuccess) return failed("cannot make an event", code);
+  if (code != cudaSuccess) return device::cuda_status(code, "cannot make an event");
   return DeviceEvent(event);
 }
 
@@ -123,13 +113,14 @@ DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
 }
 
 Status DeviceEvent::record(const DeviceStream& stream) {
-  return status_of("cannot record an event", cudaEventRecord(event_of(handle_), stream_of(stream.handle())));
+  return device::cuda_status(cudaEventRecord(event_of(handle_), stream_of(stream.handle())),
+                             "cannot record an event");
 }
 
 Result<double> DeviceEvent::microseconds_since(const DeviceEvent& start) const {
   float milliseconds = 0;
   const cudaError_t code = cudaEventElapsedTime(&milliseconds, event_of(start.handle_), event_of(handle_));
-  if (code != cudaSuccess) return failed("cannot read a time between events", code);
+  if (code != cudaSuccess) return device::cuda_status(code, "cannot read a time between events");
   return 1e3 * static_cast<double>(milliseconds);
 }
 

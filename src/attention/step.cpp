@@ -36,6 +36,38 @@ Result<Shape> check_problem(const StepPlan& plan, const Problem& p) {
   return shape;
 }
 
+// What normalize and run ask for before they launch anything.
+Status check_normalize(const StepPlan& plan, const Problem& problem) {
+  if (rows_of(plan, problem.candidates) <= plan.plan.capacities.rows) return {};
+  return {Code::kCapacityExceeded,
+          text("cand_indices: more rows than the plan's ", plan.plan.capacities.rows)};
+}
+
+Status check_run(const Problem& problem, const Shape& shape, const OutView& out) {
+  TAMIS_RETURN_IF_ERROR(check_out(out, shape, false));
+  TAMIS_RETURN_IF_ERROR(supports(out));
+  return check_values(problem);
+}
+
+Status launch_normalize(const StepPlan& plan, const Problem& problem, const Shape& shape,
+                        const StepBuffers& buffers, Stream stream) {
+  const index::NormalizeShared shared = shared_of(plan, problem.candidates);
+  return index::launch_normalize(normalize_args(plan, problem, shape, buffers, shared), shared, stream);
+}
+
+Status launch_run(const StepPlan& plan, const Problem& problem, const Shape& shape, const OutView& out,
+                  const StepBuffers& buffers, Stream stream, StepCounters* counters) {
+  const int64_t dim = std::max(shape.head_dim, shape.v_head_dim);
+  return launch_decode({.dtype = problem.query.q.dtype,
+                        .dim = dim <= 64    ? 64
+                               : dim <= 128 ? 128
+                                            : 256,
+                        .columns = plan.columns,
+                        .many = plan.plan.capacities.group_rows > shape.group || plan.lists > 1},
+                       decode_args(plan, problem, shape, out, buffers, counters),
+                       {.tasks = plan.tasks, .column_tiles = plan.column_tiles}, stream);
+}
+
 }  // namespace
 
 Status clear(const StepPlan& plan, const StepBuffers& buffers, Stream stream) {
@@ -49,11 +81,8 @@ Status normalize(const StepPlan& plan, const Problem& problem, const StepBuffers
   const Result<Shape> shape = check_problem(plan, problem);
   if (!shape.ok()) return shape.status();
   TAMIS_RETURN_IF_ERROR(check_buffers(plan, buffers));
-  if (rows_of(plan, problem.candidates) > plan.plan.capacities.rows)
-    return {Code::kCapacityExceeded,
-            text("cand_indices: more rows than the plan's ", plan.plan.capacities.rows)};
-  const index::NormalizeShared shared = shared_of(plan, problem.candidates);
-  return index::launch_normalize(normalize_args(plan, problem, *shape, buffers, shared), shared, stream);
+  TAMIS_RETURN_IF_ERROR(check_normalize(plan, problem));
+  return launch_normalize(plan, problem, *shape, buffers, stream);
 }
 
 Status schedule(const StepPlan& plan, const StepBuffers& buffers, Stream stream) {
@@ -65,26 +94,22 @@ Status run(const StepPlan& plan, const Problem& problem, const OutView& out, con
            Stream stream, StepCounters* counters) {
   const Result<Shape> shape = check_problem(plan, problem);
   if (!shape.ok()) return shape.status();
-  TAMIS_RETURN_IF_ERROR(check_out(out, *shape, false));
-  TAMIS_RETURN_IF_ERROR(supports(out));
-  TAMIS_RETURN_IF_ERROR(check_values(problem));
+  TAMIS_RETURN_IF_ERROR(check_run(problem, *shape, out));
   TAMIS_RETURN_IF_ERROR(check_buffers(plan, buffers));
-  const int64_t dim = std::max(shape->head_dim, shape->v_head_dim);
-  return launch_decode({.dtype = problem.query.q.dtype,
-                        .dim = dim <= 64    ? 64
-                               : dim <= 128 ? 128
-                                            : 256,
-                        .columns = plan.columns,
-                        .many = plan.plan.capacities.group_rows > shape->group || plan.lists > 1},
-                       decode_args(plan, problem, *shape, out, buffers, counters),
-                       {.tasks = plan.tasks, .column_tiles = plan.column_tiles}, stream);
+  return launch_run(plan, problem, *shape, out, buffers, stream, counters);
 }
 
+// Checks everything once, and before anything is launched or captured.
 Status step(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
             Stream stream, StepCounters* counters) {
-  TAMIS_RETURN_IF_ERROR(normalize(plan, problem, buffers, stream));
-  TAMIS_RETURN_IF_ERROR(schedule(plan, buffers, stream));
-  return run(plan, problem, out, buffers, stream, counters);
+  const Result<Shape> shape = check_problem(plan, problem);
+  if (!shape.ok()) return shape.status();
+  TAMIS_RETURN_IF_ERROR(check_buffers(plan, buffers));
+  TAMIS_RETURN_IF_ERROR(check_normalize(plan, problem));
+  TAMIS_RETURN_IF_ERROR(check_run(problem, *shape, out));
+  TAMIS_RETURN_IF_ERROR(launch_normalize(plan, problem, *shape, buffers, stream));
+  TAMIS_RETURN_IF_ERROR(launch_schedule(schedule_args(plan, buffers), stream));
+  return launch_run(plan, problem, *shape, out, buffers, stream, counters);
 }
 
 }  // namespace tamis::cuda

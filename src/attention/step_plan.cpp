@@ -4,6 +4,7 @@
 
 #include "attention/step_support.h"
 #include "core/checks.h"
+#include "core/saturating.h"
 #include "plan/policy.h"
 
 namespace tamis::cuda {
@@ -11,15 +12,6 @@ namespace {
 
 // Lists that fill less of their blocks than this are gathered token by token under `auto`.
 constexpr double kDenseBlocks = 0.25;
-
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-
-int64_t times(int64_t a, int64_t b) {
-  int64_t out;
-  return __builtin_mul_overflow(a, b, &out) ? kMost : out;
-}
-int64_t plus(int64_t a, int64_t b) { return a > kMost - b ? kMost : a + b; }
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 void add_reason(std::string* all, const std::string& reason) {
   if (!reason.empty()) *all += (all->empty() ? "" : "; ") + reason;
@@ -198,7 +190,7 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
                        " on the device; nearest: up to ", (kMostShared / 8 - 1) * 32 * *block),
                   {.value = longest});
   const StepLayout layout = layout_of(out);
-  out.bytes = {.control = (static_cast<int64_t>(sizeof(DeviceControl)) + 255) / 256 * 256,
+  out.bytes = {.control = to_line(sizeof(DeviceControl)),
                .index = layout.index.bytes,
                .scratch = layout.scratch.bytes};
   add_reason(&reason, out.plan.reason);
@@ -239,10 +231,6 @@ Result<StepPlan> make_within(const Problem& problem, const StepOptions& options)
 }
 
 }  // namespace
-
-const char* load_name(Load load) {
-  return load == Load::kAuto ? "auto" : load == Load::kBlocks ? "blocks" : "tokens";
-}
 
 Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options) {
   return guarded([&] { return make_within(problem, options); });

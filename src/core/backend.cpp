@@ -1,3 +1,4 @@
+#include "tamis/cuda.h"
 #include "tamis/device.h"
 
 namespace tamis {
@@ -12,6 +13,11 @@ const char* backend_name(Backend backend) {
       return "cuda";
   }
   return "unknown";
+}
+
+// Here, because a build without CUDA knows the names too.
+const char* cuda::load_name(Load load) {
+  return load == Load::kAuto ? "auto" : load == Load::kBlocks ? "blocks" : "tokens";
 }
 
 }  // namespace tamis

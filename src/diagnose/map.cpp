@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/checks.h"
+#include "core/saturating.h"
 #include "diagnose/grid.h"
 #include "diagnose/picture.h"
 #include "tamis/explain.h"
@@ -12,8 +13,6 @@ namespace {
 constexpr size_t kMaxBytes = 200'000;
 // One screen pixel a column, two a row; with many heads the bands share about 2000 pixels of height.
 constexpr int64_t kMaxColumns = 1024, kMaxRows = 256, kMaxRowsOfAllHeads = 1024, kMinRows = 8;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // Makes rows coarser: first more queries a row, then, once every request is one row, more requests a row.
 // False when there is only one row left.

@@ -4,6 +4,8 @@
 //
 // Blocks that hold only future tokens lie behind the visible ones: they are ranked, so that duplicates among
 // them are found, and not counted. tests/emulated runs this code on the host.
+//
+// Longer than most files: the phases of one CTA share ranks, words and counts, and none can be read alone.
 #pragma once
 
 #include "index/read.cuh"

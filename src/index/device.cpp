@@ -3,12 +3,9 @@
 
 #include <algorithm>
 
+#include "core/saturating.h"
+
 namespace tamis::index {
-namespace {
-
-int64_t to_line(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-}  // namespace
 
 IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists) {
   IndexLayout l{};

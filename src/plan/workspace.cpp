@@ -1,25 +1,15 @@
 #include "plan/workspace.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "core/saturating.h"
 #include "plan/rows.h"
 
 namespace tamis {
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-
-// For numbers of at least 0: stay at the largest number instead of wrapping.
-int64_t times(int64_t a, int64_t b) {
-  int64_t out;
-  return __builtin_mul_overflow(a, b, &out) ? kMost : out;
-}
-int64_t plus(int64_t a, int64_t b) { return a > kMost - b ? kMost : a + b; }
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
 int64_t bytes_of(int64_t rows, int64_t v_head_dim) {
-  if (rows > kMost / 8 / (v_head_dim + 2) - 64) return kMost;
+  if (rows > kMostSize / 8 / (v_head_dim + 2) - 64) return kMostSize;
   return partial_layout(rows, v_head_dim).bytes;
 }
 

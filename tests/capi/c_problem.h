@@ -122,6 +122,18 @@ inline ::testing::AssertionResult says(const Error& error, const std::string& wo
   return ::testing::AssertionFailure() << "'" << error.text << "' does not say '" << words << "'";
 }
 
+// Every size but the right one is refused by `call`, which names the struct.
+template <class Call>
+void wrong_sizes(Error& error, uint64_t& size, const char* name, const Call& call) {
+  const uint64_t right = size;
+  for (const uint64_t bad : {uint64_t{0}, uint64_t{7}, uint64_t{12}, right + 8, ~uint64_t{7}}) {
+    size = bad;
+    EXPECT_EQ(call(), TAMIS_INVALID_ARGUMENT) << name << ' ' << bad;
+    EXPECT_TRUE(says(error, std::string(name) + ": struct_size " + std::to_string(bad)));
+  }
+  size = right;
+}
+
 // Every handle, made of a context of two threads.
 struct Handles {
   Handles() {

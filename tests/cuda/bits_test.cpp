@@ -138,24 +138,30 @@ TEST_F(CudaBits, PageSizesDoNotMatter) {
     }
 }
 
+// One request of 200 tokens whose eight query heads have lists of their own.
+TestProblem private_lists(int64_t query_block) {
+  TestProblem t({.kv_len = {200},
+                 .q_len = {static_cast<int32_t>(query_block)},
+                 .q_heads = 8,
+                 .kv_heads = 2,
+                 .head_dim = 64,
+                 .v_head_dim = 64,
+                 .dtype = DType::kBF16,
+                 .page_size = 16,
+                 .q = q_noise(1),
+                 .k = kv_noise(2),
+                 .v = kv_noise(3)});
+  t.problem.candidates.index_heads = 8;
+  t.problem.candidates.query_block = query_block;
+  return t;
+}
+
 // One head selects a token whose V is not finite: its own row shows it, the rows that share the load do not.
 TEST_F(CudaBits, ANaNStaysInItsRow) {
   for (const double poison : {kNaN, kInf, -kInf})
     for (const bool in_k : {false, true})
       for (const int64_t query_block : {1, 16}) {
-        TestProblem t({.kv_len = {200},
-                       .q_len = {static_cast<int32_t>(query_block)},
-                       .q_heads = 8,
-                       .kv_heads = 2,
-                       .head_dim = 64,
-                       .v_head_dim = 64,
-                       .dtype = DType::kBF16,
-                       .page_size = 16,
-                       .q = q_noise(1),
-                       .k = kv_noise(2),
-                       .v = kv_noise(3)});
-        t.problem.candidates.index_heads = 8;
-        t.problem.candidates.query_block = query_block;
+        TestProblem t = private_lists(query_block);
         Rows rows;
         for (int h = 0; h < 8; ++h)
           rows.push_back(h == 1 ? std::vector<int32_t>{90, 100, 7} : std::vector<int32_t>{90, 101, 8, 99});
@@ -163,18 +169,7 @@ TEST_F(CudaBits, ANaNStaysInItsRow) {
         in_k ? t.put_k(t.slot(0, 100), poison) : t.put_v(t.slot(0, 100), poison);
         const reference::Answer want = answer(t.problem);
         // The yardstick is the row that is finite: poison has no error.
-        TestProblem clean({.kv_len = {200},
-                           .q_len = {1},
-                           .q_heads = 8,
-                           .kv_heads = 2,
-                           .head_dim = 64,
-                           .v_head_dim = 64,
-                           .dtype = DType::kBF16,
-                           .page_size = 16,
-                           .q = q_noise(1),
-                           .k = kv_noise(2),
-                           .v = kv_noise(3)});
-        clean.problem.candidates.index_heads = 8;
+        TestProblem clean = private_lists(1);
         clean.csr(rows);
         const Tolerance tolerance = wanted(clean.problem).tolerance;
         for (const cuda::Load load : {cuda::Load::kTokens, cuda::Load::kBlocks})

@@ -22,10 +22,6 @@ std::span<const Kernel> cuda_kernels() { return {}; }
 
 namespace cuda {
 
-const char* load_name(Load load) {
-  return load == Load::kAuto ? "auto" : load == Load::kBlocks ? "blocks" : "tokens";
-}
-
 Result<StepPlan> plan_step(const Problem&, const StepOptions&) { return no_cuda(); }
 Status clear(const StepPlan&, const StepBuffers&, Stream) { return no_cuda(); }
 Status normalize(const StepPlan&, const Problem&, const StepBuffers&, Stream) { return no_cuda(); }

@@ -15,8 +15,8 @@ constexpr Kernel decode_kernel(const char* name, DType dtype) {
                      .head_dim_multiple_of = 8},
           .note =
               "keys on the m side of mma m16n8k16, any page size, merge in the same kernel; head sizes are "
-              "padded "
-              "to 64, 128 or 256 on chip"};
+              "padded to "
+              "64, 128 or 256 on chip; needs about 114 KB of shared memory a CTA, 150 KB above 128"};
 }
 
 constexpr Kernel kCudaKernels[] = {
