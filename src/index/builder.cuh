@@ -115,8 +115,10 @@ class Builder {
     if (listed) mark_entries();
     mark_mask();
     __syncthreads();
+    const bool refused =
+        s_.key != kNoOffence;  // the same for all threads: nobody reports between two barriers
     const int32_t ranked = rank_blocks();
-    if (s_.key != kNoOffence) return;  // all threads: rank_blocks() ends with a barrier
+    if (refused) return;
     if (ranked > a_.out.capacity) {
       if (threadIdx.x == 0)
         index::report(s_, Offence::kCapacity, static_cast<uint64_t>(first_row_), Code::kCapacityExceeded,

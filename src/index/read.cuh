@@ -36,23 +36,28 @@ struct Shared {
   int32_t sums[kMostWarps];
   int64_t wide_sums[kMostWarps];
   Frame frame;
+  int32_t frame_request;  // who has written it; several would where cu_q is not ordered
   DeviceCounts counts;
   int32_t last_block_unseen;
   // The first offence that any thread has met, behind a lock: in memory, because almost no bundle has one.
-  uint64_t key;
+  unsigned long long key;
   OffenceRecord record;
   int32_t lock;
 };
 
+// Atomics also where the lock alone would do, so that tools that look for races need not know about locks.
 __device__ inline void report(Shared& s, Offence kind, uint64_t place, Code code, OffenceRecord record) {
-  const uint64_t key = offence_key(kind, place);
+  static_assert(sizeof(OffenceRecord) % sizeof(int32_t) == 0);
+  const unsigned long long key = offence_key(kind, place);
   record.code = static_cast<int32_t>(code);
   while (atomicCAS(&s.lock, 0, 1) != 0) {
   }
   __threadfence_block();
-  if (key < *static_cast<volatile uint64_t*>(&s.key)) {
-    s.key = key;
-    s.record = record;
+  if (key < atomicMin(&s.key, key)) {
+    const int32_t* from = reinterpret_cast<const int32_t*>(&record);
+    int32_t* to = reinterpret_cast<int32_t*>(&s.record);
+#pragma unroll
+    for (size_t i = 0; i < sizeof record / sizeof(int32_t); ++i) atomicExch(to + i, from[i]);
   }
   __threadfence_block();
   atomicExch(&s.lock, 0);
@@ -94,7 +99,10 @@ __device__ inline Request read_request(const NormalizeArgs& a, int32_t b, Shared
 template <bool kOneQuery>  // query blocks of one query: cu_q counts them itself
 __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judge, Shared& s) {
   const int32_t most = a.candidates.query_block;
-  if (threadIdx.x == 0) s.frame = {-1, 0, 0, 0, 0, 0};
+  if (threadIdx.x == 0) {
+    s.frame = {-1, 0, 0, 0, 0, 0};
+    s.frame_request = -1;
+  }
   __syncthreads();
   int64_t before = 0;  // query blocks of the requests before this chunk
   for (int32_t at = 0; at < a.requests.requests; at += threads()) {
@@ -112,6 +120,7 @@ __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judg
     }
     if (qb < first || qb >= first + blocks) continue;
     const int64_t from = r.begin + (qb - first) * most;
+    if (atomicCAS(&s.frame_request, -1, b) != -1) continue;
     s.frame = {r.live ? b : -1,
                static_cast<int32_t>(from),
                static_cast<int32_t>(from + most < r.end ? from + most : r.end),

@@ -36,6 +36,9 @@ class Scheduler {
     bool refused = __syncthreads_or(offence_ != index::kNoOffence) || stale_;
     if (!refused) cut_groups(rule);
     refused = refused || refused_;
+    // `run` asks for its task before it knows how many there are.
+    for (int64_t t = (refused ? 0 : tasks_) + threadIdx.x; t < a_.most_tasks; t += kThreads)
+      a_.scratch.tasks[t] = {};
     finish(refused);
   }
 

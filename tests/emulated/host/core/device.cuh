@@ -42,6 +42,11 @@ inline int atomicCAS(int* p, int expected, int x) {
   if (old == expected) *p = x;
   return old;
 }
+inline unsigned long long atomicMin(unsigned long long* p, unsigned long long x) {
+  const unsigned long long old = *p;
+  if (x < old) *p = x;
+  return old;
+}
 inline int atomicExch(int* p, int x) {
   const int old = *p;
   *p = x;
