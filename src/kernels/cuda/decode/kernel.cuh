@@ -89,81 +89,62 @@ __device__ void join_warps(const DecodeArgs& a, const Group& g, const DeviceTask
   }
 }
 
-// The weights of the parts of each column, and the column's maximum and sum. A lane keeps what it has read of
-// up to kKept parts; beyond that it reads again.
-template <class C, class SumOf, class Weights>
-__device__ void weigh_parts(int32_t columns, int32_t parts, const SumOf& sum_of, int32_t most,
-                            Weights weights, PartialSum* total) {
-  constexpr int kKept = 4;
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  for (int32_t column = warp; column < columns; column += kDecodeWarps) {
-    PartialSum kept[kKept];
-#pragma unroll
-    for (int k = 0; k < kKept; ++k)
-      kept[k] = lane + k * 32 < parts ? sum_of(lane + k * 32, column) : PartialSum{-INFINITY, 0};
-    float top = -INFINITY, sum = 0;
-#pragma unroll
-    for (int k = 0; k < kKept; ++k) top = fmaxf(top, kept[k].m);
-    for (int32_t part = lane + kKept * 32; part < parts; part += 32) top = fmaxf(top, sum_of(part, column).m);
-    for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-    bool marked = false;
-    const auto add = [&](int32_t part, const PartialSum& ml) {
-      const float weight = weight_of(ml.m, top);
-      if (part < most) weights[column][part] = weight;
-      marked |= ml.l < 0;
-      if (!(ml.l <= 0)) sum += weight * ml.l;
-    };
-#pragma unroll
-    for (int k = 0; k < kKept; ++k)
-      if (lane + k * 32 < parts) add(lane + k * 32, kept[k]);
-    for (int32_t part = lane + kKept * 32; part < parts; part += 32) add(part, sum_of(part, column));
-    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-    marked = __any_sync(~0u, marked) && top == -INFINITY;
-    if (lane == 0) total[column] = {top, marked ? -1 : sum};
-  }
-}
+// What join_parts() keeps of a number of parts in shared memory: of each thread four elements, of each column
+// the maximum and the sum.
+template <class C>
+struct PartsInRing {
+  static constexpr int kMost =
+      sizeof(C::Shared::ring) / (kDecodeThreads * sizeof(float4) + C::kColumns * sizeof(float2));
+  float4 o[kMost][kDecodeThreads];
+  float2 ml[kMost][C::kColumns];
+};
 
-// The parts of a row, by the CTA that arrived last. First each warp finds the common maximum of some columns
-// and the weight of each part; then each thread adds up its elements in the order of the parts. The first
-// elements are asked for before the weights are known.
+// The parts of a row, by the CTA that arrived last, in their order: all of them are asked for before the
+// first is looked at. Little code, since one CTA runs it once, and has to fetch it.
 template <class C>
 __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask& task,
                            typename C::Shared& s) {
-  constexpr int kAtOnce = 16;  // loads under way
-  constexpr int kMost =
-      sizeof(s.ring) / 4 / C::kColumns;  // weights that fit; more parts work theirs out again
-  float(*weights)[kMost] = reinterpret_cast<float(*)[kMost]>(s.ring);
+  using Parts = PartsInRing<C>;
+  static_assert(sizeof(Parts) <= sizeof(s.ring) && Parts::kMost >= 32);
+  Parts& ring = *reinterpret_cast<Parts*>(s.ring);
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
   const int64_t rows = a.scratch.rows, first = task.first_part * rows + g.first_row;
   const int32_t quads = (a.v.dim + 3) / 4, all = g.columns * quads;
-  const auto sum_of = [&](int32_t part, int32_t column) {
-    const float2 pair = __ldcg(reinterpret_cast<const float2*>(a.scratch.ml + first + part * rows + column));
-    return PartialSum{pair.x, pair.y};
-  };
-  float4 o[kAtOnce];
-  const auto ask = [&](int32_t i, int32_t part) {
-    const float* from = a.scratch.o + (first + i / quads + part * rows) * (quads * 4) + i % quads * 4;
-#pragma unroll
-    for (int p = 0; p < kAtOnce; ++p)
-      if (part + p < task.parts)
-        o[p] = __ldcg(reinterpret_cast<const float4*>(from + p * rows * (quads * 4)));
-  };
-  int32_t i = static_cast<int32_t>(threadIdx.x);
-  if (i < all) ask(i, 0);
-  weigh_parts<C>(g.columns, task.parts, sum_of, kMost, weights, s.ml[0]);
-  __syncthreads();
-  for (; i < all; i += kDecodeThreads) {
-    const int32_t column = i / quads;
-    Quad q{s.ml[0][column].m, s.ml[0][column].l, make_float4(0, 0, 0, 0)};
-    for (int32_t part = 0; part < task.parts; part += kAtOnce) {
-      if (part > 0 || i != static_cast<int32_t>(threadIdx.x)) ask(i, part);
-#pragma unroll
-      for (int p = 0; p < kAtOnce; ++p)
-        if (part + p < task.parts)
-          add_weighted(
-              part + p < kMost ? weights[column][part + p] : weight_of(sum_of(part + p, column).m, q.m), o[p],
-              &q.o);
+  for (int32_t begin = 0; begin < all; begin += kDecodeThreads) {
+    const int32_t i = min(begin + thread, all - 1), column = i / quads, d = i % quads * 4;
+    Quad q{-INFINITY, 0, make_float4(0, 0, 0, 0)};
+    bool marked = false;
+    for (int32_t at = 0; at < task.parts; at += Parts::kMost) {
+      const int32_t parts = min(task.parts - at, Parts::kMost);
+      __syncthreads();  // the ring is read no more
+      const float* from = a.scratch.o + ((first + at * rows + column) * quads * 4 + d);
+      uint32_t to = device::shared_address(&ring.o[0][thread]);
+#pragma unroll 1
+      for (int32_t p = 0; p < parts; ++p, from += rows * quads * 4, to += sizeof ring.o[0])
+        device::copy_async(to, from);
+      for (int32_t k = thread; k < parts * g.columns; k += kDecodeThreads) {
+        const int32_t p = k / g.columns, c = k - p * g.columns;
+        ring.ml[p][c] = __ldcg(reinterpret_cast<const float2*>(a.scratch.ml + first + (at + p) * rows + c));
+      }
+      device::copy_commit();
+      device::copy_wait<0>();
+      __syncthreads();
+      float top = q.m;
+#pragma unroll 4
+      for (int32_t p = 0; p < parts; ++p) top = fmaxf(top, ring.ml[p][column].x);
+      const float before = weight_of(q.m, top);
+      q = {top, before * q.l, make_float4(before * q.o.x, before * q.o.y, before * q.o.z, before * q.o.w)};
+#pragma unroll 4
+      for (int32_t p = 0; p < parts; ++p) {
+        const float2 ml = ring.ml[p][column];
+        const float weight = weight_of(ml.x, top);
+        marked |= ml.y < 0;
+        if (!(ml.y <= 0)) q.l += weight * ml.y;
+        add_weighted(weight, ring.o[p][thread], &q.o);
+      }
     }
-    store_row(a, s.columns[column], i % quads * 4, q, s.stale);
+    if (marked && q.m == -INFINITY) q.l = -1;
+    if (begin + thread < all) store_row(a, s.columns[column], d, q, s.stale);
   }
 }
 
