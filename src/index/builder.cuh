@@ -122,7 +122,7 @@ class Builder {
     if (ranked > a_.out.capacity) {
       if (threadIdx.x == 0)
         index::report(s_, Offence::kCapacity, static_cast<uint64_t>(first_row_), Code::kCapacityExceeded,
-                      {0, frame_.request, first_row_, -1, ranked});
+                      frame_.request, first_row_, -1, ranked);
       return;
     }
     const int64_t halves = int64_t{ranked} * lists() * 2;
@@ -131,7 +131,7 @@ class Builder {
     __syncthreads();
     if (listed)
       for (int32_t l = 0; l < lists(); ++l) gather(l);
-    flush();
+    add_up_entries();
     __syncthreads();
     place_blocks();
   }
@@ -161,7 +161,7 @@ class Builder {
             add_blocks(bitmap_, block, up(last), 0, 1);
         } else if (e != -1 && a_.candidates.reject_invalid) {
           index::report(s_, Offence::kCandidate, static_cast<uint64_t>(r) << 28 | static_cast<uint64_t>(i),
-                        Code::kIndexOutOfRange, {0, frame_.request, r, -1, e});
+                        Code::kIndexOutOfRange, frame_.request, r, -1, e);
         }
       });
     }
@@ -267,7 +267,7 @@ class Builder {
       ++counts_.duplicates;
       if (a_.candidates.reject_duplicates)
         index::report(s_, Offence::kCandidate, static_cast<uint64_t>(r) << 28 | static_cast<uint64_t>(i),
-                      Code::kDuplicateIndex, {0, frame_.request, r, -1, e});
+                      Code::kDuplicateIndex, frame_.request, r, -1, e);
     });
   }
 
@@ -410,23 +410,29 @@ class Builder {
     return false;
   }
 
-  // Adds this thread's counts to the bundle's. Called as soon as a phase ends: they need not wait in
-  // registers.
-  __device__ void flush() {
-    const int32_t mine[] = {counts_.raw,        counts_.padding, counts_.invalid,
-                            counts_.duplicates, counts_.unique,  counts_.future,
-                            counts_.gaps,       counts_.touched, counts_.selected};
-    int32_t* sums = reinterpret_cast<int32_t*>(&s_.counts);
-#pragma unroll
-    for (int i = 0; i < 9; ++i) {
-      const int32_t sum = __reduce_add_sync(~0u, mine[i]);
-      if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(sums + i, sum);
-    }
-    counts_ = {};
+  // Adds up a count of all threads. As soon as the phase that counts ends: counts need not wait in registers.
+  __device__ static void add_up(int32_t& mine, int32_t* sum) {
+    const int32_t of_warp = __reduce_add_sync(~0u, mine);
+    if (threadIdx.x % 32 == 0 && of_warp != 0) atomicAdd(sum, of_warp);
+    mine = 0;
+  }
+  __device__ void add_up_entries() {
+    DeviceCounts& sums = s_.counts;
+    add_up(counts_.raw, &sums.raw);
+    add_up(counts_.padding, &sums.padding);
+    add_up(counts_.invalid, &sums.invalid);
+    add_up(counts_.duplicates, &sums.duplicates);
+    add_up(counts_.future, &sums.future);
+  }
+  __device__ void add_up_places() {
+    DeviceCounts& sums = s_.counts;
+    add_up(counts_.gaps, &sums.gaps);
+    add_up(counts_.touched, &sums.touched);
+    add_up(counts_.selected, &sums.selected);
   }
 
   __device__ void finish() {
-    flush();
+    add_up_places();
     __syncthreads();
     const bool refused = s_.key != kNoOffence;
     if (threadIdx.x != 0) return;

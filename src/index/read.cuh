@@ -45,18 +45,19 @@ struct Shared {
   int32_t lock;
 };
 
-// Atomics also where the lock alone would do, so that tools that look for races need not know about locks.
-__device__ inline void report(Shared& s, Offence kind, uint64_t place, Code code, OffenceRecord record) {
+// Never inline: almost never run, and its code would stand between what always is. Atomics also where the
+// lock alone would do, so that tools that look for races need not know about locks.
+static __device__ __noinline__ void report(Shared& s, Offence kind, uint64_t place, Code code,
+                                           int32_t request, int32_t row, int32_t page, int64_t value) {
   static_assert(sizeof(OffenceRecord) % sizeof(int32_t) == 0);
   const unsigned long long key = offence_key(kind, place);
-  record.code = static_cast<int32_t>(code);
+  const OffenceRecord record{static_cast<int32_t>(code), request, row, page, value};
   while (atomicCAS(&s.lock, 0, 1) != 0) {
   }
   __threadfence_block();
   if (key < atomicMin(&s.key, key)) {
     const int32_t* from = reinterpret_cast<const int32_t*>(&record);
     int32_t* to = reinterpret_cast<int32_t*>(&s.record);
-#pragma unroll
     for (size_t i = 0; i < sizeof record / sizeof(int32_t); ++i) atomicExch(to + i, from[i]);
   }
   __threadfence_block();
@@ -64,7 +65,7 @@ __device__ inline void report(Shared& s, Offence kind, uint64_t place, Code code
 }
 __device__ inline void report_argument(Shared& s, int32_t request, int32_t row, int64_t value) {
   report(s, Offence::kArgument, static_cast<uint64_t>(request < 0 ? 0 : request), Code::kInvalidArgument,
-         {0, request, row, -1, value});
+         request, row, -1, value);
 }
 
 // The offsets and lengths of a request, judged where `to` is given; `live` where they can be followed.
@@ -88,8 +89,7 @@ __device__ inline Request read_request(const NormalizeArgs& a, int32_t b, Shared
   if (to != nullptr && !ordered) report_argument(*to, b, -1, end);
   if (to != nullptr && !held) report_argument(*to, b, -1, kv_len);
   if (to != nullptr && held && kv_len > r.max_kv_len)
-    report(*to, Offence::kCapacity, static_cast<uint64_t>(b), Code::kCapacityExceeded,
-           {0, b, -1, -1, kv_len});
+    report(*to, Offence::kCapacity, static_cast<uint64_t>(b), Code::kCapacityExceeded, b, -1, -1, kv_len);
   const bool live = ordered && held && kv_len <= r.max_kv_len;
   return {ordered ? begin : 0, ordered ? end : 0, live ? kv_len : 0, base, live};
 }
@@ -235,7 +235,7 @@ __device__ inline void judge_page(const NormalizeArgs& a, int32_t request, int32
     code = Code::kForeignPage;
   if (code != Code::kOk)
     report(s, Offence::kPage, static_cast<uint64_t>(request) << 30 | static_cast<uint64_t>(page), code,
-           {0, request, -1, page, e.entry});
+           request, -1, page, e.entry);
 }
 
 }  // namespace tamis::index
