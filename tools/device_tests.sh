@@ -6,6 +6,7 @@
 #   tests      the room `cuda`, whole
 #   unread     its tests whose failure ends the process, each by itself
 #   cases      the conformance cases through the command
+#   examples   both programs of examples/cuda_decode, from BUILD/ci/cuda_decode, where .ci/run puts them, or TAMIS_EXAMPLES
 #   memcheck racecheck initcheck synccheck   a reduced set of the room under compute-sanitizer
 #
 # LOG gets a heading when it is new, then a section for each part; docs/runs/ keeps such logs. What a part said in full
@@ -16,17 +17,18 @@
 set -uo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 build=$1 log=$2
 shift 2
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tests unread cases memcheck racecheck initcheck synccheck)
+[ ${#parts[@]} -gt 0 ] || parts=(tests unread cases examples memcheck racecheck initcheck synccheck)
 
 root=$(dirname "${BASH_SOURCE[0]}")/..
 room=$build/tests/test_cuda
 full=$build/device_tests
+examples=${TAMIS_EXAMPLES:-$build/ci/cuda_decode}
 mkdir -p "$full" "$(dirname "$log")"
 
 # Each kind of kernel, list, page, split and refusal once; nothing that is large only to be large.
@@ -107,6 +109,17 @@ skip() {
   section "$1" "-" "SKIPPED ($2)"
 }
 
+# Without a device these end well, and here that is a failure.
+run_examples() {
+  local program said status
+  for program in "$@"; do
+    said=$("$program")
+    status=$?
+    printf '%s\n' "$said"
+    [ $status = 0 ] && [[ $said != "no device"* ]] || return 1
+  done
+}
+
 run_part() {
   local tests_keep='^\[  (PASSED|FAILED|SKIPPED) |tests? ran' problems=${TAMIS_CUDA_PROBLEMS:-1000}
   local replays=${TAMIS_GRAPH_REPLAYS:-10000} sanitizer poison=1 env
@@ -126,6 +139,14 @@ run_part() {
       fi
       part cases '^FAILED|passed' "tests/cases/check_cases.py --tamis tamis --backend cuda --skip-waiting" \
         python3 "$root/tests/cases/check_cases.py" --tamis "$build/bin/tamis" --backend cuda --skip-waiting
+      ;;
+    examples)
+      if [ ! -x "$examples/decode" ] || [ ! -x "$examples/two_sets" ]; then
+        skip examples "examples/cuda_decode is not built"
+        return
+      fi
+      part examples '^(step|round) |steps on two sets|^no device' "decode && two_sets" \
+        run_examples "$examples/decode" "$examples/two_sets"
       ;;
     memcheck | racecheck | initcheck | synccheck)
       sanitizer=$(find_sanitizer)

@@ -7,13 +7,13 @@
 #include <tamis/cuda.h>
 #include <tamis/device.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 #include <vector>
+
+#include "device_array.h"
 
 namespace {
 
@@ -21,53 +21,6 @@ using namespace tamis;
 
 constexpr int64_t kRequests = 2, kQHeads = 8, kKvHeads = 2, kDim = 64, kPage = 16, kPages = 8, kMaxPages = 4;
 constexpr int64_t kWidth = 3;  // pages that a list may hold
-
-void check(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(code));
-  std::exit(1);
-}
-
-void check(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s: %s\n", code_name(status.code()), status.message().c_str());
-  std::exit(1);
-}
-
-// Memory of the device: the caller's, as all memory of a step is.
-template <class T>
-class DeviceArray {
- public:
-  explicit DeviceArray(int64_t count) : count_(count) { check(cudaMalloc(&data_, bytes())); }
-  explicit DeviceArray(const std::vector<T>& from) : DeviceArray(static_cast<int64_t>(from.size())) {
-    check(cudaMemcpy(data_, from.data(), bytes(), cudaMemcpyHostToDevice));
-  }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-
-  T* data() const { return static_cast<T*>(data_); }
-  size_t bytes() const { return sizeof(T) * static_cast<size_t>(count_); }
-  void write(const std::vector<T>& from, cudaStream_t stream) {
-    check(cudaMemcpyAsync(data_, from.data(), bytes(), cudaMemcpyHostToDevice, stream));
-  }
-  std::vector<T> read() const {
-    std::vector<T> to(static_cast<size_t>(count_));
-    check(cudaMemcpy(to.data(), data_, bytes(), cudaMemcpyDeviceToHost));
-    return to;
-  }
-
- private:
-  void* data_ = nullptr;
-  int64_t count_;
-};
-
-uint16_t bf16(float x) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16); }
-
-std::vector<uint16_t> numbered_slots() {
-  std::vector<uint16_t> v(kPages * kPage * kKvHeads * kDim);
-  for (size_t i = 0; i < v.size(); ++i) v[i] = bf16(static_cast<float>(i / (kKvHeads * kDim)));
-  return v;
-}
 
 // What changes from step to step: contents, never addresses or extents.
 struct Batch {
@@ -90,7 +43,7 @@ int main() {
   const DeviceArray<int32_t> cu_q({0, 1, 2});
   const DeviceArray<uint16_t> q(std::vector<uint16_t>(kRequests * kQHeads * kDim, bf16(1)));
   const DeviceArray<uint16_t> k(std::vector<uint16_t>(kPages * kPage * kKvHeads * kDim));
-  const DeviceArray<uint16_t> v(numbered_slots());
+  const DeviceArray<uint16_t> v(numbered_slots(kPages * kPage, kKvHeads * kDim));
   const DeviceArray<float> out(kRequests * kQHeads * kDim), lse(kRequests * kQHeads);
 
   Problem problem;

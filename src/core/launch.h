@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <cstdint>
+
 #include "core/checks.h"
 
 namespace tamis::device {
@@ -18,44 +21,63 @@ struct Grid {
   dim3 blocks;
   int threads;
   int64_t shared_bytes = 0;
-  // The kernel calls wait_for_predecessor(): it may start while the one before it still runs. Where the
-  // architecture lacks this, the kernel simply starts later.
+  // The kernel calls wait_for_predecessor(): it may start while the one before it still runs. That needs
+  // compute capability 9.0; elsewhere the kernel simply starts later.
   bool early = false;
 };
 
-// `early` launches need compute capability 9.0; asked once a device.
-inline bool can_start_early() {
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return false;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
-  return major >= 9;
-}
+// What a launch must know of a device. Constants, so each device is asked once in the life of the process: a
+// step is three launches on the host's critical path.
+struct alignas(8) Facts {
+  int32_t major = 0;         // of the compute capability; 0: not asked yet
+  int32_t shared_bytes = 0;  // most of a CTA, less 1 KB for what kernels have of fixed size
+};
 
-// Of a CTA of the current device, less 1 KB for what kernels have of fixed size.
-inline Status most_shared_bytes(int* bytes, const char* what) {
-  int device = 0;
-  TAMIS_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), what));
+// Devices whose facts are kept, and the bits of a word. A device beyond is asked at every launch.
+inline constexpr int kKept = 64;
+
+inline Status facts_of(int device, const char* what, Facts* facts) {
+  static std::atomic<Facts> kept[kKept];
+  if (device < kKept) *facts = kept[device].load();
+  if (facts->major != 0) return {};
+  Facts f;
   TAMIS_RETURN_IF_ERROR(
-      cuda_status(cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what));
-  *bytes -= 1024;
+      cuda_status(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, device), what));
+  TAMIS_RETURN_IF_ERROR(cuda_status(
+      cudaDeviceGetAttribute(&f.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what));
+  f.shared_bytes -= 1024;
+  if (device < kKept) kept[device].store(f);
+  *facts = f;
   return {};
 }
 
-template <class Args>
-Status launch(void (*kernel)(Args), const Grid& grid, const Args& args, cudaStream_t stream,
-              const char* name) {
-  // Always to the same number, so that threads that launch one kernel side by side cannot lower it for each
-  // other.
-  if (grid.shared_bytes > 40 * 1024) {
-    int most = 0;
-    TAMIS_RETURN_IF_ERROR(most_shared_bytes(&most, name));
-    if (grid.shared_bytes > most)
-      return {Code::kUnsupported, text(name, ": needs ", grid.shared_bytes,
-                                       " bytes of shared memory a CTA, this device has ", most)};
-    TAMIS_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                           cudaFuncAttributeMaxDynamicSharedMemorySize, most),
-                                      name));
+// A kernel gets more than 48 KB of shared memory only where it was given leave. Always for the same number,
+// so that threads that launch one kernel side by side cannot lower it for each other.
+template <auto* kKernel>
+Status give_leave(const Facts& facts, const char* what) {
+  return cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, facts.shared_bytes),
+                     what);
+}
+
+// Two calls of the runtime, but for the first launch of a kernel on a device.
+template <auto* kKernel, class Args>
+Status launch(const Grid& grid, const Args& args, cudaStream_t stream, const char* name) {
+  static std::atomic<uint64_t> has_leave{0};  // a bit a device
+  int device = 0;
+  Facts facts;
+  TAMIS_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), name));
+  TAMIS_RETURN_IF_ERROR(facts_of(device, name, &facts));
+  const bool large = grid.shared_bytes > 40 * 1024;
+  if (large && grid.shared_bytes > facts.shared_bytes)
+    return {Code::kUnsupported, text(name, ": needs ", grid.shared_bytes,
+                                     " bytes of shared memory a CTA, this device has ", facts.shared_bytes)};
+  const uint64_t bit = device < kKept ? uint64_t{1} << device : 0;
+  if (large && (has_leave.load() & bit) == 0) {
+    TAMIS_RETURN_IF_ERROR(give_leave<kKernel>(facts, name));
+    has_leave.fetch_or(bit);
   }
+
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -65,8 +87,15 @@ Status launch(void (*kernel)(Args), const Grid& grid, const Args& args, cudaStre
   config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = grid.early && can_start_early() ? 1 : 0;
-  return cuda_status(cudaLaunchKernelEx(&config, kernel, args), name);
+  config.numAttrs = grid.early && facts.major >= 9 ? 1 : 0;
+  cudaError_t code = cudaLaunchKernelEx(&config, kKernel, args);
+  if (code == cudaErrorInvalidValue && large) {
+    // Leave is of a context, and is lost with it (cudaDeviceReset); nobody tells.
+    cudaGetLastError();
+    TAMIS_RETURN_IF_ERROR(give_leave<kKernel>(facts, name));
+    code = cudaLaunchKernelEx(&config, kKernel, args);
+  }
+  return cuda_status(code, name);
 }
 
 }  // namespace tamis::device

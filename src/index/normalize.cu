@@ -20,21 +20,27 @@ int plain_threads(const NormalizeArgs& args) {
   return args.out.bundles <= 264 && args.staged >= 1024 ? 1024 : 256;
 }
 
+template <bool kListsShared, bool kOneQuery, bool kPlain>
+Status launch_instance(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
+  return device::launch<&normalize_kernel<kListsShared, kOneQuery, kPlain>>(
+      {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
+       .threads = kPlain ? plain_threads(args) : 256,
+       .shared_bytes = shared.bytes,
+       .early = true},
+      args, static_cast<cudaStream_t>(stream), "normalize");
+}
+
 }  // namespace
 
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
   if (args.out.bundles == 0) return {};
-  const bool one = args.candidates.query_block == 1, plain = is_plain(args, shared);
-  const auto kernel =
-      plain          ? &normalize_kernel<true, true, true>
-      : shared.lists ? (one ? &normalize_kernel<true, true, false> : &normalize_kernel<true, false, false>)
-                     : (one ? &normalize_kernel<false, true, false> : &normalize_kernel<false, false, false>);
-  return device::launch(kernel,
-                        {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
-                         .threads = plain ? plain_threads(args) : 256,
-                         .shared_bytes = shared.bytes,
-                         .early = true},
-                        args, static_cast<cudaStream_t>(stream), "normalize");
+  const bool one = args.candidates.query_block == 1;
+  if (is_plain(args, shared)) return launch_instance<true, true, true>(args, shared, stream);
+  if (shared.lists)
+    return (one ? launch_instance<true, true, false> : launch_instance<true, false, false>)(args, shared,
+                                                                                            stream);
+  return (one ? launch_instance<false, true, false> : launch_instance<false, false, false>)(args, shared,
+                                                                                            stream);
 }
 
 }  // namespace tamis::index

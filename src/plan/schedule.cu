@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constan
 }  // namespace
 
 Status launch_schedule(const ScheduleArgs& args, void* stream) {
-  return device::launch(&schedule_kernel, {.blocks = dim3(1), .threads = kThreads, .early = true}, args,
-                        static_cast<cudaStream_t>(stream), "schedule");
+  return device::launch<&schedule_kernel>({.blocks = dim3(1), .threads = kThreads, .early = true}, args,
+                                          static_cast<cudaStream_t>(stream), "schedule");
 }
 
 }  // namespace tamis

@@ -9,8 +9,7 @@ namespace tamis::cuda {
 
 template <class C>
 Status launch_instance(const DecodeArgs& args, const DecodeGrid& grid, void* stream) {
-  return device::launch(
-      &decode_kernel<C>,
+  return device::launch<&decode_kernel<C>>(
       {.blocks = dim3(static_cast<unsigned>(grid.tasks), static_cast<unsigned>(grid.column_tiles)),
        .threads = kDecodeThreads,
        .shared_bytes = static_cast<int64_t>(sizeof(typename C::Shared)),
