@@ -4,6 +4,7 @@
 
 #include "core/bits.h"
 #include "core/device.cuh"
+#include "core/hd.h"
 #include "index/device.h"
 
 namespace tamis::index {
@@ -47,7 +48,7 @@ struct Shared {
 
 // Never inline: almost never run, and its code would stand between what always is. Atomics also where the
 // lock alone would do, so that tools that look for races need not know about locks.
-static __device__ __noinline__ void report(Shared& s, Offence kind, uint64_t place, Code code,
+static __device__ TAMIS_CALLED void report(Shared& s, Offence kind, uint64_t place, Code code,
                                            int32_t request, int32_t row, int32_t page, int64_t value) {
   static_assert(sizeof(OffenceRecord) % sizeof(int32_t) == 0);
   const unsigned long long key = offence_key(kind, place);

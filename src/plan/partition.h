@@ -44,7 +44,7 @@ TAMIS_HD inline Partition make_partition(int64_t total, int64_t forced_parts, bo
 // count / by, with the short division that devices have where both numbers are short: it is many times
 // faster. Called there, since the long one is a hundred instructions that the device would fetch at each
 // place.
-TAMIS_HD_CALL inline int64_t divide(int64_t count, int64_t by) {
+TAMIS_HD TAMIS_CALLED inline int64_t divide(int64_t count, int64_t by) {
   if (((count | by) >> 32) == 0) return static_cast<uint32_t>(count) / static_cast<uint32_t>(by);
   return count / by;
 }
