@@ -22,6 +22,11 @@ struct CudaDevice {
 // The visible CUDA devices. device_error, with the reason, where there is none or the build has no CUDA.
 Result<std::vector<CudaDevice>> cuda_devices();
 
+// Makes `ordinal` the current device of this thread, as cudaSetDevice does; where it is that already, nothing
+// happens. What is launched goes to the current device, which has to be the one that the stream and the
+// arrays belong to. `previous` may be NULL.
+Status use_cuda_device(int ordinal, int* previous);
+
 // True when the library was built with the CUDA backend, whether or not a device is present.
 bool built_with_cuda();
 

@@ -1,7 +1,7 @@
 /* The C interface, for bindings: all stages of Tamis in plain C11, call by call like the C++ headers beside
  * it. Gradients are in tamis_c_backward.h, the step on a CUDA device in tamis_c_step.h. Selection (select.h),
- * quantizers (quant.h, accuracy.h), expanded sets (expand_set), what a device step left behind (fetch),
- * pictures, kept mass, writing of cases and LSE base conversion are C++ only. docs/c_api.md is a guide.
+ * quantizers (quant.h, accuracy.h), what a device step left behind (fetch), pictures, kept mass, writing of
+ * cases and LSE base conversion are C++ only. docs/c_api.md is a guide.
  *
  * Codes. Functions return an int32_t of tamis_code; 0 is ok. Details go to a tamis_error of the caller's,
  * which may be NULL. Nothing is printed and no exception leaves the library: no memory, or no thread to be
@@ -141,6 +141,13 @@ typedef struct tamis_index_arrays {
 } tamis_index_arrays;
 
 TAMIS_API int32_t tamis_index_view(const tamis_index_set* index, tamis_index_arrays* arrays,
+                                   tamis_error* error);
+
+/* The set of docs/semantics.md section 4 of one query and index head, rebuilt from the index: tokens
+ * ascending. Writes at most `capacity` of them and sets *count to how many there are; `tokens` may be NULL
+ * when `capacity` is 0. `problem` must be the one that `index` was made of. */
+TAMIS_API int32_t tamis_expand_set(const tamis_problem* problem, const tamis_index_set* index, int64_t query,
+                                   int64_t index_head, int32_t* tokens, int64_t capacity, int64_t* count,
                                    tamis_error* error);
 
 typedef struct tamis_percentiles {

@@ -19,6 +19,11 @@
 extern "C" {
 #endif
 
+/* Makes `device` the current one of the calling thread, as cudaSetDevice does, and sets *previous, which may
+ * be NULL, to the one before. All calls below launch on the current device, so for a stream and arrays of
+ * another one, come here first; the calls that only plan need none. */
+TAMIS_API int32_t tamis_cuda_use_device(int32_t device, int32_t* previous, tamis_error* error);
+
 /* ---- The plan ---------------------------------------------------------------------------------------- */
 
 /* What a step launches and how large its buffers are; made from extents and dtypes alone, without a device.

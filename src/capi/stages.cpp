@@ -1,8 +1,12 @@
 // The stages between a problem and a run, one call each.
+#include <algorithm>
+#include <vector>
+
 #include "capi/handles.h"
 #include "capi/options.h"
 #include "capi/problem.h"
 #include "capi/structs.h"
+#include "core/source.h"
 
 namespace tamis::capi {
 
@@ -36,6 +40,35 @@ Status normalize_c(const tamis_problem* problem, const tamis_normalize_options* 
   TAMIS_RETURN_IF_ERROR(normalize_into(p, o, &state->set));
   state->shape = *describe(p);
   state->made = true;
+  return {};
+}
+
+Status check_place(const char* name, int64_t value, int64_t limit) {
+  if (value >= 0 && value < limit) return {};
+  return {Code::kInvalidArgument,
+          text(name, ": ", value, " is outside [0, ", limit, ")"),
+          {.value = value, .limit = limit}};
+}
+
+Status expand_c(const tamis_problem* problem, const tamis_index_set* index, int64_t query, int64_t index_head,
+                int32_t* tokens, int64_t capacity, int64_t* count) {
+  Problem p;
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kLists, &p));
+  TAMIS_RETURN_IF_ERROR(need("index", index));
+  TAMIS_RETURN_IF_ERROR(check_same("index", p, *index->state));
+  TAMIS_RETURN_IF_ERROR(check_arrays(p, *describe(p)));
+  const IndexView view = index->state->set.view();
+  if (view.source != source_stamp(p, *describe(p)))
+    return {Code::kStalePlan, "index: was made for other lengths, positions or masks than this problem's"};
+  if (count == nullptr) return invalid("count", "is NULL");
+  if (capacity < 0) return invalid("capacity", capacity, " is negative");
+  if (tokens == nullptr && capacity > 0) return invalid("tokens", "is NULL");
+  const int64_t queries = view.rows == 0 ? 0 : view.row[view.rows - 1].last_query;
+  TAMIS_RETURN_IF_ERROR(check_place("query", query, queries));
+  TAMIS_RETURN_IF_ERROR(check_place("index_head", index_head, p.candidates.index_heads));
+  const std::vector<int32_t> set = expand_set(p, view, query, index_head);
+  *count = static_cast<int64_t>(set.size());
+  std::copy_n(set.begin(), std::min(capacity, *count), tokens);
   return {};
 }
 
@@ -113,6 +146,12 @@ int32_t tamis_normalize(const tamis_problem* problem, const tamis_normalize_opti
     TAMIS_RETURN_IF_ERROR(empty("index", index));
     return normalize_c(problem, options, index->state.get());
   });
+}
+
+int32_t tamis_expand_set(const tamis_problem* problem, const tamis_index_set* index, int64_t query,
+                         int64_t index_head, int32_t* tokens, int64_t capacity, int64_t* count,
+                         tamis_error* error) {
+  return guarded(error, [&] { return expand_c(problem, index, query, index_head, tokens, capacity, count); });
 }
 
 int32_t tamis_bundles_create(tamis_bundles** bundles, tamis_error* error) {

@@ -10,6 +10,7 @@
 #include "capi/problem.h"
 #include "capi/structs.h"
 #include "tamis/cuda.h"
+#include "tamis/device.h"
 
 struct tamis_cuda_plan {
   std::optional<tamis::cuda::StepPlan> plan;
@@ -175,6 +176,10 @@ using tamis::Status;
 using namespace tamis::capi;
 
 extern "C" {
+
+int32_t tamis_cuda_use_device(int32_t device, int32_t* previous, tamis_error* error) {
+  return guarded(error, [&] { return tamis::use_cuda_device(device, previous); });
+}
 
 int32_t tamis_cuda_plan_create(tamis_cuda_plan** plan, tamis_error* error) {
   return create("plan", plan, error);

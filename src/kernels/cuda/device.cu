@@ -49,4 +49,12 @@ Result<std::vector<CudaDevice>> cuda_devices() {
   return devices;
 }
 
+Status use_cuda_device(int ordinal, int* previous) {
+  int now = 0;
+  TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaGetDevice(&now), "cannot ask for the current CUDA device"));
+  if (previous != nullptr) *previous = now;
+  if (now == ordinal) return {};
+  return device::cuda_status(cudaSetDevice(ordinal), "cannot change the current CUDA device");
+}
+
 }  // namespace tamis

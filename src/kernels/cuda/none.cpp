@@ -18,6 +18,8 @@ Status no_cuda() {
 
 Result<std::vector<CudaDevice>> cuda_devices() { return no_cuda(); }
 
+Status use_cuda_device(int, int*) { return no_cuda(); }
+
 std::span<const Kernel> cuda_kernels() { return {}; }
 
 namespace cuda {

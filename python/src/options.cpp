@@ -1,0 +1,51 @@
+#include "options.h"
+
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+namespace tamis::python {
+
+namespace nb = nanobind;
+
+Options::Options(nb::dict from) {
+  tamis_normalize_options_init(&normalize);
+  tamis_bundle_options_init(&bundle);
+  tamis_plan_options_init(&plan);
+  tamis_cuda_plan_options_init(&cuda);
+  cuda.plan = &plan;
+  const struct {
+    const char* name;
+    int32_t* number;
+  } small[] = {{"block", &normalize.block},
+               {"ordering", &normalize.ordering},
+               {"all_blocks", &normalize.all_blocks},
+               {"bundle", &bundle.policy},
+               {"neighbours", &bundle.neighbours},
+               {"path", &plan.path},
+               {"fallback", &plan.fallback},
+               {"splits", &plan.splits},
+               {"batch_invariant", &plan.batch_invariant},
+               {"shares", &plan.shares},
+               {"min_tiles", &plan.min_tiles},
+               {"load", &cuda.load}};
+  const struct {
+    const char* name;
+    int64_t* number;
+  } large[] = {{"workspace_budget", &plan.workspace_budget},
+               {"row_entries", &cuda.row_entries},
+               {"max_kv_len", &cuda.max_kv_len}};
+  for (auto [key, value] : from) {
+    const std::string name = nb::cast<std::string>(key);
+    bool known = name == "density";
+    if (known) cuda.density = nb::cast<double>(value);
+    for (const auto& s : small)
+      if (name == s.name) known = true, *s.number = nb::cast<int32_t>(value);
+    for (const auto& l : large)
+      if (name == l.name) known = true, *l.number = nb::cast<int64_t>(value);
+    if (!known) throw nb::key_error(name.c_str());
+  }
+  cuda.block = normalize.block;
+}
+
+}  // namespace tamis::python

@@ -1,0 +1,11 @@
+// What the two backends register.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tamis::python {
+
+void register_host(nanobind::module_& m);
+void register_device(nanobind::module_& m);
+
+}  // namespace tamis::python

@@ -1,0 +1,186 @@
+"""Attention in one call."""
+import sys
+
+from . import _checks, _core, _device, _problem, _streams, _threads
+from ._errors import unsupported
+
+
+def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
+              causal=True, window=0, sink=0, scale=None, softcap=0.0, alibi_slopes=None, dropout_p=0.0,
+              dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout="NHD", k_format=None, v_format=None,
+              k_scale=None, v_scale=None, k_scale_kind=None, v_scale_kind=None, return_lse=False, backend="auto",
+              fallback="allow", out=None, workspace=None, stream=None):
+    """Attention of each query over the keys that its candidate row, the window and the sink select.
+
+    What is computed is defined in docs/semantics.md. `B` requests have `total_q` queries in all; `Hq` query heads
+    share `Hkv` KV heads; `D` and `Dv` are head sizes, `P` is the page size. Arrays may be any that speak DLPack
+    (NumPy, torch, CuPy, JAX), in any strides; they are read where they lie, never copied or converted. Where NumPy
+    has no dtype, `ml_dtypes` does, or `tamis.View(bits, "bf16")`. All arrays lie on the host, or all on one device.
+
+    Args:
+        q: `[total_q, Hq, D]` float32, float16 or bfloat16; without `cu_q` a dense batch `[B, S, Hq, D]`.
+        k, v: paged `[pages, P, Hkv, D]` with `page_table`; contiguous `[total_kv, Hkv, D]` with `cu_kv`; or, beside a
+            dense q, `[B, T, Hkv, D]`. With `kv_layout="HND"` the axes of tokens and heads change places. The last
+            axis of v is `Dv`.
+        candidates: a `tamis.Candidates`, `tamis.ALL` for every token, or None: window and sink alone.
+        cu_q: int32 `[B + 1]`, which rows of q belong to which request.
+        kv_len: int32 `[B]`, tokens of each request. Default: what `cu_kv` or the dense batch holds.
+        cu_kv: int32 `[B + 1]`, rows of a contiguous cache.
+        page_table: int32 `[B, max_pages]`, physical pages.
+        q_pos: int32 `[total_q]`, positions; by default the last query of a request is its last token.
+        causal: whether a query sees only tokens up to its position.
+        window: tokens up to and including the query's own that are selected besides; 0 for none.
+        sink: first tokens of the request that are selected besides.
+        scale: of the scores; default `1 / sqrt(D)`.
+        softcap: caps scores at this size by tanh; 0 for none.
+        alibi_slopes: float32 `[Hq]`.
+        dropout_p, dropout_seed: probability in [0, 1) that a weight is dropped, and the seed.
+        page_stamps, table_stamps: uint64 `[pages]` and `[B, max_pages]`, both or neither: stale pages are refused.
+        kv_layout: `"NHD"` or `"HND"`.
+        k_format, v_format: None, or `"int8"`, `"fp8_e4m3"`, `"fp8_e5m2"` (also in uint8 arrays), `"int4"` (two in a
+            uint8).
+        k_scale, v_scale: float32 scales of quantized k and v, shaped by `k_scale_kind`, `v_scale_kind`: `"tensor"`
+            (default) `[]`, `"head"` `[Hkv]`, `"page"` `[pages, Hkv]`, `"channel"` `[Hkv, D]`, `"page_channel"`
+            `[pages, Hkv, D]`, `"token"` the shape of k without its last axis.
+        return_lse: also return the logarithm of the summed exponentials.
+        backend: `"auto"`: `"cpu"` for arrays of the host, `"cuda"` for those of a device. `"reference"` computes in
+            float64 on the host and answers in float64.
+        fallback: `"refuse"` makes an error of taking another path than the one planned.
+        out: where to write the result, shaped like it; else an array like q is made (torch, CuPy, JAX, NumPy).
+        workspace: device memory (a dense run of bytes) for the step; else it is taken from torch or CuPy and kept for
+            the next call of this shape. `plan(...).workspace_bytes` says how much.
+        stream: CUDA stream, an integer or a stream object; default: the current one of q's framework.
+
+    Returns:
+        The result `[total_q, Hq, Dv]` (dense: `[B, S, Hq, Dv]`), or with `return_lse` the pair of it and the LSE,
+        float32 `[total_q, Hq]`. Empty rows are 0 with LSE `-inf`.
+
+    On a device nothing waits: a batch that the device refuses leaves NaN, and `tamis.poll()` raises why.
+
+    Raises:
+        Error: with the code and place that docs/semantics.md section 10 defines.
+        TypeError: for what is no array or no number; names the argument.
+    """
+    stream = _streams.number(stream)
+    refuse_gradients(q, k, v)
+    arguments = dict(cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos, causal=causal,
+                     window=window, sink=sink, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes,
+                     dropout_p=dropout_p, dropout_seed=dropout_seed, page_stamps=page_stamps,
+                     table_stamps=table_stamps, kv_layout=kv_layout, k_format=k_format, v_format=v_format,
+                     k_scale=k_scale, v_scale=v_scale, k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
+    options = _device.options_of(fallback=fallback)
+    frame = _problem.frame_of(q)
+    with frame.on_stream(stream):
+        given = _problem.build(frame, q, k, v, candidates, **arguments)
+        device, _ = given.problem.place
+        number = _problem.backend_of(backend, device)
+        if number == _checks.BACKENDS["reference"]:
+            return _reference(given, out, return_lse)
+        given.problem.shape()  # before memory is asked for
+        result = frame.result(given.out_shape) if out is None else _problem.written(out)
+        lse = frame.result(given.lse_shape, "F32") if return_lse else None
+        lse_argument = None if lse is None else lse.argument
+        if device:
+            _device.attention(given, q, k, v, options, result.argument, lse_argument, workspace, stream)
+        else:
+            _core.forward(given.problem, result.argument, lse_argument, options, _threads.get_num_threads())
+    return (result.value(), lse.value()) if return_lse else result.value()
+
+
+def _reference(given, out, return_lse):
+    given.problem.shape()
+    result = given.frame.result(given.out_shape, "F64") if out is None else _problem.written(out)
+    lse = given.frame.result(given.lse_shape, "F64")
+    _core.reference(given.problem, result.argument, lse.argument)
+    return (result.value(), lse.value()) if return_lse else result.value()
+
+
+def refuse_gradients(*arrays):
+    """Tensors of torch that are more than their memory: it would take results without a history for constants."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    recorded = torch.is_grad_enabled()
+    for name, array in zip("qkv", arrays):
+        if not isinstance(array, torch.Tensor):
+            continue
+        if array.is_neg():
+            raise unsupported(name, "is a negated view; call resolve_neg()")
+        if recorded and array.requires_grad:
+            raise unsupported(name, "requires a gradient, and this function computes none; give it detached, or call "
+                                    "under torch.no_grad()")
+
+
+def poll(workspace=None, *, stream=None, device=0):
+    """Waits for a stream, then raises what the device found wrong with the last `attention` there.
+
+    Args:
+        workspace: the one that `attention` was given; default: the step that ran last on the stream without one.
+        stream: CUDA stream; default: torch's current one.
+        device: number of the device.
+
+    Returns:
+        Statistics of that step: entries by class, blocks, pages, tasks (docs/device_step.md).
+
+    Raises:
+        Error: the verdict of the device, with request, row, page and value; `not_capturable` while the stream is
+            being captured; `invalid_argument` where no such step is known.
+    """
+    stream = _streams.number(stream)
+    if stream is None:
+        torch = sys.modules.get("torch")
+        cuda = torch is not None and torch.cuda.is_available()
+        stream = torch.cuda.current_stream(device).cuda_stream if cuda else 0
+    return _device.poll(workspace, stream, device)
+
+
+def explain(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
+            causal=True, window=0, sink=0, kv_layout="NHD", k_format=None, v_format=None, k_scale=None, v_scale=None,
+            k_scale_kind=None, v_scale_kind=None, tile=64, splits=1, bandwidth=0.0):
+    """What a problem's sets cost to load and to compute, without running it (docs/explain.md).
+
+    Takes the arguments of `attention`; K and V are not read and pages not checked. Host arrays only.
+
+    Args:
+        tile: tokens of a tile.
+        splits: parts of each row, for the workspace.
+        bandwidth: bytes per second, for `floor_us`; 0 for none.
+
+    Returns:
+        A dictionary by the names of docs/explain.md; sizes in bytes, work in FLOP, `floor_us` in microseconds.
+
+    Raises:
+        Error: as `attention`.
+    """
+    given = _problem.build(
+        _problem.frame_of(q), q, k, v, candidates, cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table,
+        q_pos=q_pos, causal=causal, window=window, sink=sink, scale=None, softcap=0.0, alibi_slopes=None,
+        dropout_p=0.0, dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout=kv_layout, k_format=k_format,
+        v_format=v_format, k_scale=k_scale, v_scale=v_scale, k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
+    return _core.explain(given.problem, _checks.integer("tile", tile), _checks.integer("splits", splits),
+                         _checks.real("bandwidth", bandwidth))
+
+
+def merge_states(outs, lses, *, out=None, lse=None):
+    """Joins attention over disjoint sets of keys into attention over all of them (docs/semantics.md section 5).
+
+    Args:
+        outs: results, dense float32 `[..., Dv]` of the host.
+        lses: the LSE of each, dense float32 `[...]`, natural logarithm; `-inf` weighs nothing.
+        out, lse: where to write; they may be among the inputs. Default: arrays like the first ones.
+
+    Returns:
+        The pair of the joined result and its LSE.
+
+    Raises:
+        Error: `invalid_argument` where arrays do not fit together.
+    """
+    outs, lses = list(outs), list(lses)
+    if not outs:
+        raise _checks.invalid("outs", "is empty")
+    frame = _problem.frame_of(outs[0])
+    shape = _core.facts(outs[0], "outs").shape
+    result = frame.result(shape) if out is None else _problem.written(out)
+    total = frame.result(shape[:-1], "F32") if lse is None else _problem.written(lse)
+    _core.merge_states(outs, lses, result.argument, total.argument)
+    return result.value(), total.value()

@@ -1,0 +1,115 @@
+"""Every refusal is a tamis.Error with the contract's fields, or a TypeError that names the argument."""
+import pickle
+
+import numpy as np
+import pytest
+
+import tamis
+from judge import Case
+from test_attention import candidates_of, decode
+
+
+def refused(case, code, words, candidates=None, **changes):
+    with pytest.raises(tamis.Error, match=words) as caught:
+        tamis.attention(case.q, case.k, case.v, candidates or candidates_of(case), **{**case.arguments(), **changes})
+    assert caught.value.code == code
+    return caught.value
+
+
+def test_a_bad_entry_says_where(rng):
+    case = decode(rng)
+    case.rows[3] = [5, 33]
+    e = refused(case, "index_out_of_range", "cand_indices: row 3 of request 1 holds 33")
+    assert (e.request, e.row, e.page, e.value, e.limit) == (1, 3, None, 33, 33)
+    again = pickle.loads(pickle.dumps(e))
+    assert (again.code, again.message, again.row, str(again)) == (e.code, e.message, e.row, str(e))
+
+
+def test_policies(rng):
+    case = decode(rng)
+    e = refused(case, "duplicate_index", "cand_indices", candidates_of(case, duplicates="reject"))
+    assert (e.row, e.value) == (5, 2)
+    case.rows[0] = [0, 70, -5]
+    dropped = tamis.attention(case.q, case.k, case.v, candidates_of(case, invalid="drop"), **case.arguments())
+    assert np.isfinite(dropped).all()
+
+
+def test_pages(rng):
+    case = decode(rng)
+    case.table[0, 4] = 77
+    e = refused(case, "page_out_of_range", "page_table")
+    assert (e.request, e.page, e.value, e.limit) == (0, 4, 77, case.k.shape[0])
+    case.table[0, 4] = -1
+    refused(case, "page_unmapped", "page_table")
+
+
+def test_stamps(rng):
+    case = decode(rng)
+    stamps = np.arange(100, 100 + case.k.shape[0], dtype=np.uint64)
+    table_stamps = np.where(case.table >= 0, stamps[np.clip(case.table, 0, None)], 9)
+    tamis.attention(case.q, case.k, case.v, candidates_of(case), **case.arguments(), page_stamps=stamps,
+                    table_stamps=table_stamps)
+    table_stamps[1, 2] += 1
+    e = refused(case, "foreign_page", "stamp", page_stamps=stamps, table_stamps=table_stamps)
+    assert (e.request, e.page) == (1, 2)
+
+
+def test_a_refusal_writes_nothing(rng):
+    case = decode(rng)
+    case.rows[0] = [99]
+    out = np.full((3, 4, 16), 7, np.float32)
+    refused(case, "index_out_of_range", "cand_indices", out=out)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("name, value, words", [
+    ("window", -1, "window: -1 is negative"),
+    ("softcap", -2.0, "softcap"),
+    ("dropout_p", 1.0, "dropout_p"),
+    ("dropout_seed", -1, "dropout_seed: -1 is outside"),
+    ("scale", float("nan"), "scale: is not finite"),
+    ("kv_layout", "DHN", "kv_layout: 'DHN' is none of NHD, HND"),
+    ("k_format", "int3", "k_format: 'int3' is none of None, int8"),
+    ("k_scale", np.ones((), np.float32), "k_scale: is given without k_format"),
+    ("v_scale_kind", "head", "v_scale_kind: is given without v_format"),
+    ("backend", "gpu", "backend: 'gpu' is none of"),
+    ("backend", "cuda", "backend: cuda reads device memory, q lies on the host"),
+    ("fallback", "maybe", "fallback: 'maybe' is none of"),
+    ("alibi_slopes", np.ones(3, np.float32), "alibi_slopes"),
+    ("kv_len", np.array([1, 2], np.int32), "kv_len"),
+    ("kv_len", np.array([70, 33, 5], np.int64), "kv_len: dtype I64"),
+    ("kv_len", None, "kv_len: is missing"),
+    ("cu_kv", np.array([0, 1, 2, 3], np.int32), "give exactly one of page_table and cu_kv"),
+])
+def test_arguments_out_of_range(rng, name, value, words):
+    refused(decode(rng), "invalid_argument", words, **{name: value})
+
+
+@pytest.mark.parametrize("name, value", [("window", 1.5), ("sink", "2"), ("scale", "x"), ("softcap", None),
+                                         ("causal", 3), ("dropout_seed", 0.5), ("q_pos", [1, 2, 3]),
+                                         ("kv_len", (1, 2, 3)), ("stream", "main")])
+def test_wrong_types_name_the_argument(rng, name, value):
+    case = decode(rng)
+    with pytest.raises(TypeError, match=f"^{name}: expected"):
+        tamis.attention(case.q, case.k, case.v, candidates_of(case), **{**case.arguments(), name: value})
+
+
+def test_candidates_are_checked_when_made():
+    indices = np.zeros((2, 2), np.int32)
+    with pytest.raises(tamis.Error, match="duplicates: 'keep' is none of merge, reject"):
+        tamis.Candidates(indices, index_heads=1, duplicates="keep")
+    with pytest.raises(tamis.Error, match="cand_count: belongs to the fixed-width form"):
+        tamis.Candidates(indices[0], np.zeros(3, np.int32), np.zeros(2, np.int32), index_heads=1)
+    with pytest.raises(TypeError, match="index_heads"):
+        tamis.Candidates(indices)
+    with pytest.raises(TypeError, match="unit: expected an integer"):
+        tamis.Candidates(indices, index_heads=1, unit=2.5)
+    with pytest.raises(TypeError, match="candidates: expected tamis.Candidates"):
+        tamis.attention(indices, indices, indices, indices)
+
+
+def test_memory_that_is_not_there_is_not_asked_for(rng):
+    case = Case(rng, [1], [4], rows="all")
+    heads = np.broadcast_to(case.q[:, :1], (1, 1 << 20, 16))
+    with pytest.raises(tamis.Error, match="at most 65536"):
+        tamis.attention(heads, case.k, case.v, tamis.ALL, **case.arguments())

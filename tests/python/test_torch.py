@@ -1,0 +1,102 @@
+"""torch tensors on the CPU; the same on a device is test_cuda.py's."""
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tamis
+from test_attention import candidates_of, decode
+
+
+def tensors(case):
+    """The case's arguments as tensors, sharing memory."""
+    arguments = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+                 for name, value in case.arguments().items()}
+    return (torch.from_numpy(case.q), torch.from_numpy(case.k), torch.from_numpy(case.v)), arguments
+
+
+def test_same_bits_as_numpy(rng):
+    case = decode(rng)
+    expected, expected_lse = tamis.attention(case.q, case.k, case.v, candidates_of(case), return_lse=True,
+                                             **case.arguments())
+    arrays, arguments = tensors(case)
+    out, lse = tamis.attention(*arrays, candidates_of(case), return_lse=True, **arguments)
+    assert isinstance(out, torch.Tensor) and out.dtype == lse.dtype == torch.float32
+    np.testing.assert_array_equal(out.numpy(), expected)
+    np.testing.assert_array_equal(lse.numpy(), expected_lse)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(rng, dtype):
+    q, k, v = (torch.from_numpy(rng.standard_normal((2, 5, 2, 16)).astype(np.float32)).to(dtype) for _ in range(3))
+    out = tamis.attention(q, k, v, tamis.ALL)
+    assert out.dtype == dtype and out.shape == q.shape
+    judge = torch.nn.functional.scaled_dot_product_attention(
+        *(x.double().transpose(1, 2) for x in (q, k, v)), is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(out.double(), judge, rtol=2e-2, atol=2e-2)
+
+
+def test_stages(rng):
+    case = decode(rng)
+    arrays, arguments = tensors(case)
+    plan = tamis.plan(*arrays, candidates_of(case), **arguments)
+    schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
+    out, lse = torch.full((3, 4, 16), torch.nan), torch.full((3, 4), torch.nan)
+    assert tamis.run(plan, schedule, *arrays, out=out, lse=lse) is out
+    np.testing.assert_array_equal(
+        out, tamis.attention(case.q, case.k, case.v, candidates_of(case), **case.arguments()))
+    assert isinstance(tamis.run(plan, schedule, *arrays), torch.Tensor)
+
+
+def test_views_and_strides(rng):
+    q = torch.from_numpy(rng.standard_normal((1, 2, 4, 16)).astype(np.float32))
+    k, v = (torch.from_numpy(rng.standard_normal((1, 2, 7, 16)).astype(np.float32)) for _ in range(2))
+    out = tamis.attention(q, k, v, tamis.ALL, kv_layout="HND")
+    moved = tamis.attention(q, k.transpose(1, 2), v.transpose(1, 2), tamis.ALL)
+    torch.testing.assert_close(out, moved, rtol=0, atol=0)
+    parameter = torch.nn.Parameter(q, requires_grad=False)
+    torch.testing.assert_close(tamis.attention(parameter, k, v, tamis.ALL, kv_layout="HND"), out, rtol=0, atol=0)
+
+
+def test_gradients_are_not_lost_silently(rng):
+    q, k, v = (torch.zeros(1, 2, 2, 8) for _ in range(3))
+    v.requires_grad_()
+    with pytest.raises(tamis.Error, match="v: requires a gradient") as caught:
+        tamis.attention(q, k, v, tamis.ALL)
+    assert caught.value.code == "unsupported"
+    with torch.no_grad():
+        tamis.attention(q, k, v, tamis.ALL)
+    tamis.attention(q, k, v.detach(), tamis.ALL)
+
+
+def test_views_that_memory_does_not_show():
+    q = torch.ones(1, 2, 2, 8)
+    with pytest.raises(tamis.Error, match="k: is a negated view"):
+        tamis.attention(q, torch._neg_view(q), q, tamis.ALL)
+
+
+def test_tensors_that_have_no_memory():
+    q = torch.zeros(1, 2, 2, 8)
+    with pytest.raises(tamis.Error, match="k: the array cannot be read: Cannot pack tensors on meta$"):
+        tamis.attention(q, torch.empty(1, 2, 2, 8, device="meta"), q, tamis.ALL)
+    with pytest.raises(tamis.Error, match="k: the array cannot be read"):
+        tamis.attention(q, torch.zeros(2, 2).to_sparse(), q, tamis.ALL)
+    with pytest.raises(tamis.Error, match="q: dtype of DLPack code 5"):
+        tamis.attention(q.to(torch.complex64), q, q, tamis.ALL)
+
+
+def test_the_slow_way_in(rng, monkeypatch):
+    """torch from before the C exchange interface: a tensor that has __dlpack__ alone."""
+    class Old:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, *, stream=None):
+            return self.tensor.__dlpack__(stream=stream)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    q, k, v = (torch.from_numpy(rng.standard_normal((1, 3, 2, 8)).astype(np.float32)) for _ in range(3))
+    expected = tamis.attention(q, k, v, tamis.ALL)
+    np.testing.assert_array_equal(tamis.attention(*map(Old, (q, k, v)), tamis.ALL), expected)
