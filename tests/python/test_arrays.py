@@ -53,7 +53,7 @@ def test_nothing_is_kept(batch):
     plan = tamis.plan(q, k, v, tamis.ALL)
     del q, k, v
     gc.collect()
-    assert [ref() for ref in seen] == [None] * 3
+    assert all(ref() is None for ref in seen)
     del plan
 
 
@@ -77,6 +77,26 @@ def test_read_only_inputs_are_fine(batch):
         x.flags.writeable = False
     np.testing.assert_array_equal(attend(*batch), expected)
     np.testing.assert_array_equal(attend(*map(Exporter, batch)), expected)
+
+
+def test_read_only_outputs_are_not_written(batch):
+    out = np.full_like(batch[0], 7)
+    out.flags.writeable = False
+    for read_only in (out, Exporter(out)):
+        with pytest.raises(tamis.Error, match="out: is read-only"):
+            attend(*batch, out=read_only)
+    assert (out == 7).all()
+
+
+def test_what_an_exporter_lent_goes_back(batch):
+    kept = [np.array(x) for x in batch]
+    seen = [weakref.ref(x) for x in kept]
+    attend(*(Exporter(x) for x in kept))
+    plan = tamis.plan(*map(Exporter, kept), tamis.ALL)
+    del kept
+    gc.collect()
+    assert all(ref() is None for ref in seen)
+    del plan
 
 
 @pytest.mark.parametrize("name, bits", [("float16", None), ("bfloat16", np.uint16)])
