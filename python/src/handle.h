@@ -9,6 +9,8 @@
 
 namespace tamis::python {
 
+using Unlocked = nb::gil_scoped_release;
+
 template <class T, int32_t (*Create)(T**, tamis_error*), void (*Destroy)(T*)>
 class Handle {
  public:

@@ -15,8 +15,6 @@
 namespace tamis::python {
 namespace {
 
-using Unlocked = nb::gil_scoped_release;
-
 template <class T>
 T sized() {
   T made{};

@@ -55,19 +55,36 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         The result `[total_q, Hq, Dv]` (dense: `[B, S, Hq, Dv]`), or with `return_lse` the pair of it and the LSE,
         float32 `[total_q, Hq]`. Empty rows are 0 with LSE `-inf`.
 
+    Where q, k or v is a torch tensor that requires a gradient, this is `tamis.torch.attention`.
+
     On a device nothing waits: a batch that the device refuses leaves NaN, and `tamis.poll()` raises why.
 
     Raises:
         Error: with the code and place that docs/semantics.md section 10 defines.
         TypeError: for what is no array or no number; names the argument.
     """
-    stream = _streams.number(stream)
-    refuse_gradients(q, k, v)
     arguments = dict(cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos, causal=causal,
                      window=window, sink=sink, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes,
                      dropout_p=dropout_p, dropout_seed=dropout_seed, page_stamps=page_stamps,
-                     table_stamps=table_stamps, kv_layout=kv_layout, k_format=k_format, v_format=v_format,
-                     k_scale=k_scale, v_scale=v_scale, k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
+                     table_stamps=table_stamps, kv_layout=kv_layout)
+    quantized = dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
+                     k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
+    if _wants_gradients(q, k, v):
+        from . import torch as operators
+        for name, given in dict(quantized, out=out, workspace=workspace, stream=stream).items():
+            if given is not None:
+                raise unsupported(name, "cannot be given where q, k or v requires a gradient")
+        return operators.attention(q, k, v, candidates, return_lse=return_lse, backend=backend, fallback=fallback,
+                                   **arguments)
+    return attention_of(q, k, v, candidates, dict(arguments, **quantized), return_lse=return_lse, backend=backend,
+                        fallback=fallback, out=out, workspace=workspace, stream=stream)
+
+
+def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallback, out=None, workspace=None,
+                 stream=None):
+    """`attention` with the arguments of a problem in a dictionary; computes no gradients and looks for none."""
+    stream = _streams.number(stream)
+    _refuse_negated(q, k, v)
     options = _device.options_of(fallback=fallback)
     frame = _problem.frame_of(q)
     with frame.on_stream(stream):
@@ -95,20 +112,19 @@ def _reference(given, out, return_lse):
     return (result.value(), lse.value()) if return_lse else result.value()
 
 
-def refuse_gradients(*arrays):
-    """Tensors of torch that are more than their memory: it would take results without a history for constants."""
+def _wants_gradients(*arrays):
+    """Whether torch records what becomes of these arrays: a result without a history would pass for a constant."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    recorded = torch.is_grad_enabled()
+    return torch is not None and torch.is_grad_enabled() and any(
+        isinstance(array, torch.Tensor) and array.requires_grad for array in arrays)
+
+
+def _refuse_negated(*arrays):
+    """Tensors of torch that are more than their memory."""
+    torch = sys.modules.get("torch")
     for name, array in zip("qkv", arrays):
-        if not isinstance(array, torch.Tensor):
-            continue
-        if array.is_neg():
+        if torch is not None and isinstance(array, torch.Tensor) and array.is_neg():
             raise unsupported(name, "is a negated view; call resolve_neg()")
-        if recorded and array.requires_grad:
-            raise unsupported(name, "requires a gradient, and this function computes none; give it detached, or call "
-                                    "under torch.no_grad()")
 
 
 def poll(workspace=None, *, stream=None, device=0):

@@ -57,6 +57,13 @@ def _without_lists(form, query_block=1):
     return made
 
 
+def restored(form, indices, indptr, count, **meaning):
+    """Candidates of their parts, as an operator of torch knows them."""
+    if form in (NONE, ALL_TOKENS):
+        return _without_lists(form, meaning["query_block"])
+    return Candidates(indices, indptr, count, **meaning)
+
+
 ALL = _without_lists(ALL_TOKENS)
 WINDOW_AND_SINK = _without_lists(NONE)
 

@@ -27,8 +27,8 @@ def written(array):
 
 
 def build(frame, q, k, v, candidates, *, cu_q, kv_len, cu_kv, page_table, q_pos, causal, window, sink, scale, softcap,
-          alibi_slopes, dropout_p, dropout_seed, page_stamps, table_stamps, kv_layout, k_format, v_format, k_scale,
-          v_scale, k_scale_kind, v_scale_kind, shape_only=False):
+          alibi_slopes, dropout_p, dropout_seed, page_stamps, table_stamps, kv_layout, k_format=None, v_format=None,
+          k_scale=None, v_scale=None, k_scale_kind=None, v_scale_kind=None, shape_only=False):
     """Reads all arguments. `shape_only` leaves q, k and v their shapes and lets go of the arrays."""
     candidates = _candidates.given(candidates)
     q_facts, k_facts, v_facts = _core.facts(q, "q"), _core.facts(k, "k"), _core.facts(v, "v")

@@ -61,12 +61,14 @@ def test_views_and_strides(rng):
 def test_gradients_are_not_lost_silently(rng):
     q, k, v = (torch.zeros(1, 2, 2, 8) for _ in range(3))
     v.requires_grad_()
-    with pytest.raises(tamis.Error, match="v: requires a gradient") as caught:
-        tamis.attention(q, k, v, tamis.ALL)
-    assert caught.value.code == "unsupported"
+    assert tamis.attention(q, k, v, tamis.ALL).requires_grad
+    for name, given in (("out", torch.empty_like(q)), ("stream", 0), ("k_format", "int8")):
+        with pytest.raises(tamis.Error, match=f"{name}: cannot be given") as caught:
+            tamis.attention(q, k, v, tamis.ALL, **{name: given})
+        assert caught.value.code == "unsupported"
     with torch.no_grad():
-        tamis.attention(q, k, v, tamis.ALL)
-    tamis.attention(q, k, v.detach(), tamis.ALL)
+        assert not tamis.attention(q, k, v, tamis.ALL, out=torch.empty_like(q)).requires_grad
+    assert not tamis.attention(q, k, v.detach(), tamis.ALL).requires_grad
 
 
 def test_views_that_memory_does_not_show():

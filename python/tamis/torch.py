@@ -1,0 +1,134 @@
+"""Attention as torch operators: gradients, torch.compile, CUDA graphs. Needs torch, which `import tamis` does not.
+
+    import tamis, tamis.torch
+
+    out = tamis.torch.attention(q, k, v, tamis.Candidates(pages, unit=16, index_heads=8), cu_q=cu_q, kv_len=kv_len,
+                                page_table=page_table)
+
+The operators are `torch.ops.tamis.attention` and `torch.ops.tamis.attention_backward`; tests check them with
+`torch.library.opcheck`.
+"""
+import torch
+
+from . import _candidates, _checks, _core, _problem, _threads
+from ._attention import attention_of
+from ._errors import unsupported
+from .decode_graph import DecodeGraph
+
+__all__ = ["DecodeGraph", "attention"]
+
+# Schema of both operators but for what the backward has before: q, k, v, then arrays, then numbers, as torch knows them.
+_ARRAYS = ("cand_indices", "cand_indptr", "cand_count", "cu_q", "kv_len", "cu_kv", "page_table", "q_pos", "alibi_slopes",
+           "page_stamps", "table_stamps")
+_NUMBERS = (("form", "int"), ("unit", "int"), ("query_block", "int"), ("index_heads", "int"), ("duplicates", "str"),
+            ("invalid", "str"), ("causal", "bool"), ("window", "int"), ("sink", "int"), ("scale", "float?"),
+            ("softcap", "float"), ("dropout_p", "float"), ("dropout_seed", "int"), ("kv_layout", "str"),
+            ("backend", "str"), ("fallback", "str"))
+_INPUTS = ", ".join(["Tensor q", "Tensor k", "Tensor v", *(f"Tensor? {name}" for name in _ARRAYS),
+                     *(f"{kind} {name}" for name, kind in _NUMBERS)])
+_INTEGER_SEED = 1 << 63  # torch's integers are signed; seeds are not
+
+
+def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
+              causal=True, window=0, sink=0, scale=None, softcap=0.0, alibi_slopes=None, dropout_p=0.0,
+              dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout="NHD", return_lse=False, backend="auto",
+              fallback="allow"):
+    """`tamis.attention` as one torch operator: differentiable in q, k and v (and through the LSE), traceable whole by
+    `torch.compile(fullgraph=True)`, capturable into a CUDA graph.
+
+    Arguments, shapes, units and errors are those of `tamis.attention`, with torch tensors throughout. Differences:
+
+    * Gradients are computed on the CPU; on a device an input that requires a gradient is `unsupported`. They are
+      those of the sets chosen by `candidates`; the lists themselves get none. Lists, lengths and page tables are kept
+      for the backward as they are, not copied: changing one in place before it is an error of autograd.
+    * Under `torch.utils.checkpoint` the forward runs again with the same lists and the same `dropout_seed`, so with the
+      same sets and the same dropped weights, as long as lists are chosen outside the checkpointed function.
+    * Under autocast q, k and v are cast to the autocast dtype; everything else stays as it is.
+    * K and V are float32, float16 or bfloat16. `tamis.attention` takes quantized ones.
+
+    Returns:
+        The result in q's dtype, or with `return_lse` the pair of it and the LSE in float32.
+
+    Raises:
+        Error: as `tamis.attention`; `unsupported` for gradients on a device.
+    """
+    c = _candidates.given(candidates)
+    if torch.is_autocast_enabled(q.device.type):
+        to = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(to), k.to(to), v.to(to)
+    seed = _checks.unsigned("dropout_seed", dropout_seed)
+    out, lse = torch.ops.tamis.attention(
+        q, k, v, c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes, page_stamps,
+        table_stamps, c.form, c.unit, c.query_block, c.index_heads, c.duplicates, c.invalid, causal, window, sink, scale,
+        softcap, dropout_p, seed - 2 * _INTEGER_SEED if seed >= _INTEGER_SEED else seed, kv_layout, backend, fallback)
+    return (out, lse) if return_lse else out
+
+
+def _split(arguments):
+    """The arguments behind q, k and v as (candidates, keywords of a problem, backend, fallback)."""
+    names = [*_ARRAYS, *(name for name, _ in _NUMBERS)]
+    given = dict(zip(names, arguments, strict=True))
+    lists = _candidates.restored(given.pop("form"), given.pop("cand_indices"), given.pop("cand_indptr"),
+                                 given.pop("cand_count"), unit=given.pop("unit"),
+                                 query_block=given.pop("query_block"), index_heads=given.pop("index_heads"),
+                                 duplicates=given.pop("duplicates"), invalid=given.pop("invalid"))
+    backend, fallback = given.pop("backend"), given.pop("fallback")
+    given["dropout_seed"] %= 2 * _INTEGER_SEED
+    return lists, given, backend, fallback
+
+
+@torch.library.custom_op("tamis::attention", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)")
+def _attention(q, k, v, *arguments):
+    lists, given, backend, fallback = _split(arguments)
+    with torch.no_grad():
+        return attention_of(q, k, v, lists, given, return_lse=True, backend=backend, fallback=fallback)
+
+
+@_attention.register_fake
+def _(q, k, v, *arguments):
+    shape = (*q.shape[:-1], v.shape[-1])
+    return q.new_empty(shape), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.custom_op("tamis::attention_backward", mutates_args=(),
+                         schema=f"(Tensor d_out, Tensor d_lse, Tensor out, Tensor lse, {_INPUTS}) "
+                                "-> (Tensor, Tensor, Tensor)")
+def _attention_backward(d_out, d_lse, out, lse, q, k, v, *arguments):
+    lists, given, _, _ = _split(arguments)
+    d_q, d_k, d_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    problem = _problem.build(_problem.frame_of(q), q, k, v, lists, **given).problem
+    problem.set("d_out", d_out, problem.join_q)
+    problem.set("d_lse", d_lse, problem.join_q)
+    _core.backward(problem, out, lse, d_q, d_k, d_v, {}, _threads.get_num_threads())
+    return d_q, d_k, d_v
+
+
+@_attention_backward.register_fake
+def _(d_out, d_lse, out, lse, q, k, v, *arguments):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+
+
+def _keep(ctx, inputs, output):
+    if any(ctx.needs_input_grad[:3]) and inputs[0].device.type != "cpu":
+        raise unsupported("q", f"requires a gradient on {inputs[0].device}; gradients are computed on the CPU only, so "
+                               "give it detached, or call under torch.no_grad()")
+    arrays = 3 + len(_ARRAYS)
+    ctx.save_for_backward(*inputs[:arrays], *output)
+    ctx.numbers = inputs[arrays:]
+
+
+def _gradients(ctx, d_out, d_lse):
+    *arrays, out, lse = ctx.saved_tensors
+    d_q, d_k, d_v = torch.ops.tamis.attention_backward(d_out, d_lse, out, lse, *arrays, *ctx.numbers)
+    wanted = [d if wanted else None for d, wanted in zip((d_q, d_k, d_v), ctx.needs_input_grad)]
+    return (*wanted, *(None for _ in range(len(_ARRAYS) + len(_NUMBERS))))
+
+
+_attention.register_autograd(_gradients, setup_context=_keep)
+
+
+def _no_second_order(ctx, *gradients):
+    raise unsupported("q", "second derivatives are not computed")
+
+
+_attention_backward.register_autograd(_no_second_order, setup_context=lambda ctx, inputs, output: None)

@@ -1,0 +1,278 @@
+"""tamis.torch: operators, gradients, compilation, checkpoints, autocast; graphs of a decode step on a device."""
+import numpy as np
+import pytest
+
+import tamis
+from judge import Case, csr, fixed
+
+torch = pytest.importorskip("torch")
+import tamis.torch  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+ON = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def case_of(rng, dim=16, **more):
+    rows = [[0, 2, 2, -1], [3], [], [1, 0], [4, 2], [0]]
+    return Case(rng, q_len=[1, 2], kv_len=[70, 66], dim=dim, rows=rows, unit=16, index_heads=2, window=9, sink=3, page=16,
+                **more)
+
+
+def tensors(case, device, dtype=torch.float32, form="csr"):
+    """(q, k, v, candidates, keywords) on a device."""
+    def to(x, dtype=None):
+        return None if x is None else torch.from_numpy(np.ascontiguousarray(x)).to(device=device, dtype=dtype)
+    made = csr(case.rows) if form == "csr" else fixed(case.rows)
+    lists = dict(zip(("indices", "indptr" if form == "csr" else "count"), map(to, made)))
+    candidates = tamis.Candidates(**lists, unit=case.unit, index_heads=case.index_heads)
+    keywords = {name: to(x) if isinstance(x, np.ndarray) else x for name, x in case.arguments().items()}
+    return *(to(x, dtype) for x in (case.q, case.k, case.v)), candidates, keywords
+
+
+def same_type(device):
+    return torch.float32 if device == "cpu" else torch.bfloat16
+
+
+@pytest.mark.parametrize("device", ON)
+@pytest.mark.parametrize("form", ["csr", "fixed"])
+def test_the_operator_computes_what_attention_does(rng, device, form):
+    q, k, v, candidates, keywords = tensors(case_of(rng), device, same_type(device), form)
+    out, lse = tamis.torch.attention(q, k, v, candidates, return_lse=True, **keywords)
+    want, want_lse = tamis.attention(q, k, v, candidates, return_lse=True, **keywords)
+    assert torch.equal(out, want) and torch.equal(lse, want_lse)
+    assert not out.isnan().any() and out.abs().max() > 0
+
+
+def arguments_of(q, k, v, c, keywords):
+    """Of torch.ops.tamis.attention, spelled out."""
+    return (q, k, v, c.indices, c.indptr, c.count, keywords["cu_q"], keywords["kv_len"], keywords["cu_kv"],
+            keywords["page_table"], None, keywords["alibi_slopes"], None, None, c.form, c.unit, c.query_block,
+            c.index_heads, c.duplicates, c.invalid, True, keywords["window"], keywords["sink"], None, 0.0, 0.0, 0, "NHD",
+            "auto", "allow")
+
+
+@pytest.mark.parametrize("device", ON)
+def test_opcheck(rng, device):
+    case = case_of(rng, poison=False)
+    for form in ("csr", "fixed"):
+        q, k, v, c, keywords = tensors(case, device, same_type(device), form)
+        arguments = arguments_of(q, k, v, c, keywords)
+        torch.library.opcheck(torch.ops.tamis.attention.default, arguments)
+        if device == "cpu":
+            for x in (q, k, v):
+                x.requires_grad_()
+            torch.library.opcheck(torch.ops.tamis.attention.default, arguments)
+            with torch.no_grad():
+                out, lse = torch.ops.tamis.attention(*arguments)
+            torch.library.opcheck(torch.ops.tamis.attention_backward.default,
+                                  (torch.rand_like(out), torch.rand_like(lse), out, lse, *arguments),
+                                  test_utils=("test_schema", "test_faketensor"))
+
+
+# --- gradients
+
+def dense_loss(case, q, k, v, weights, lse_weights):
+    """The loss in float64 over dense masks, from pages of `case`."""
+    total = 0
+    for b, mask in enumerate(case.masks):
+        pages = torch.from_numpy(case.table[b]).long()[: -(-int(case.kv_len[b]) // case.page)]
+        keys, values = (x[pages].flatten(0, 1)[: case.kv_len[b]] for x in (k, v))
+        for i in range(case.q_len[b]):
+            row = int(case.cu_q[b]) + i
+            for h in range(q.shape[1]):
+                chosen = torch.from_numpy(mask[i, h // (q.shape[1] // case.index_heads)])
+                if not chosen.any():
+                    continue
+                g = h // (q.shape[1] // keys.shape[1])
+                scores = keys[chosen, g] @ q[row, h] / q.shape[2] ** 0.5
+                total = total + scores.softmax(0) @ values[chosen, g] @ weights[row, h]
+                total = total + scores.logsumexp(0) * lse_weights[row, h]
+    return total
+
+
+def test_gradients(rng):
+    case = case_of(rng, poison=False)
+    q, k, v, candidates, keywords = tensors(case, "cpu")
+    k, v = (x.nan_to_num() for x in (k, v))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    weights, lse_weights = torch.rand(q.shape), torch.rand(q.shape[:2])
+    out, lse = tamis.torch.attention(*leaves, candidates, return_lse=True, **keywords)
+    seen = lse.isfinite()
+    ((out * weights).sum() + (lse * lse_weights)[seen].sum()).backward()
+    want = [x.double().requires_grad_() for x in (q, k, v)]
+    dense_loss(case, *want, weights.double(), lse_weights.double()).backward()
+    for got, x in zip(leaves, want):
+        torch.testing.assert_close(got.grad.double(), x.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_one_input_may_be_constant(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    k = k.nan_to_num().requires_grad_()
+    tamis.torch.attention(q, k, v.nan_to_num(), candidates, **keywords).sum().backward()
+    assert q.grad is None and k.grad.abs().sum() > 0
+
+
+def test_attention_takes_the_operator_where_gradients_are_wanted(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    q.requires_grad_()
+    tamis.attention(q, k.nan_to_num(), v.nan_to_num(), candidates, **keywords).sum().backward()
+    assert q.grad.abs().sum() > 0
+
+
+def test_second_derivatives_are_refused(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    q.requires_grad_()
+    out = tamis.torch.attention(q, k.nan_to_num(), v.nan_to_num(), candidates, **keywords)
+    d_q, = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises((tamis.Error, RuntimeError), match="second derivatives"):
+        d_q.sum().backward()
+
+
+def test_lists_changed_before_the_backward_are_noticed(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    q.requires_grad_()
+    out = tamis.torch.attention(q, k.nan_to_num(), v.nan_to_num(), candidates, **keywords)
+    candidates.indices[0] = 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.cuda
+def test_gradients_on_a_device_are_refused(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cuda", torch.bfloat16)
+    with pytest.raises(tamis.Error, match="gradient") as refused:
+        tamis.torch.attention(q.requires_grad_(), k, v, candidates, **keywords)
+    assert refused.value.code == "unsupported"
+
+
+# --- compile, checkpoint, autocast, dropout
+
+@pytest.mark.parametrize("device", ON)
+def test_compiled_whole(rng, device):
+    q, k, v, candidates, keywords = tensors(case_of(rng), device, same_type(device))
+    q.requires_grad_(device == "cpu")
+
+    def layer(q, k, v, indices):
+        lists = tamis.Candidates(indices, candidates.indptr, unit=16, index_heads=2)
+        return tamis.torch.attention(q * 2, k, v, lists, **keywords) + 1
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager" if device == "cpu" else "inductor")
+    got, want = compiled(q, k, v, candidates.indices), layer(q, k, v, candidates.indices)
+    assert torch.equal(got, want)
+    if device == "cpu":
+        d_got, = torch.autograd.grad(got.sum(), q)
+        d_want, = torch.autograd.grad(want.sum(), q)
+        assert torch.equal(d_got, d_want)
+
+
+def test_checkpoint_runs_the_same_sets_and_the_same_dropout_again(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    k, v = k.nan_to_num(), v.nan_to_num()
+    calls = []
+
+    def layer(q):
+        calls.append(1)
+        return tamis.torch.attention(q, k, v, candidates, dropout_p=0.3, dropout_seed=2**64 - 5, **keywords)
+
+    gradients = []
+    for run in (layer, lambda q: checkpoint(layer, q, use_reentrant=False)):
+        leaf = q.clone().requires_grad_()
+        run(leaf).square().sum().backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(*gradients) and len(calls) == 3
+
+
+def test_dropout_follows_the_seed(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
+    outs = [tamis.torch.attention(q, k, v, candidates, dropout_p=0.5, dropout_seed=seed, **keywords)
+            for seed in (1, 1, 2**64 - 1)]
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+    assert torch.equal(outs[2], tamis.attention(q, k, v, candidates, dropout_p=0.5, dropout_seed=2**64 - 1, **keywords))
+
+
+@pytest.mark.parametrize("device", ON)
+def test_autocast_casts_q_k_and_v(rng, device):
+    case = case_of(rng)
+    q, k, v, candidates, keywords = tensors(case, device)
+    with torch.autocast(device, torch.bfloat16):
+        out = tamis.torch.attention(q, k.bfloat16(), v, candidates, **keywords)
+    assert out.dtype == torch.bfloat16
+    want = tamis.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), candidates, **keywords)
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("device", ON)
+def test_errors_are_named(rng, device):
+    q, k, v, candidates, keywords = tensors(case_of(rng), device, same_type(device))
+    with pytest.raises(tamis.Error) as refused:
+        tamis.torch.attention(q, k, v, candidates, **{**keywords, "kv_len": keywords["kv_len"][:1]})
+    assert refused.value.code == "invalid_argument"
+    with pytest.raises(tamis.Error, match="cu_q"):
+        tamis.torch.attention(q, k, v, candidates, **{**keywords, "cu_q": None})
+
+
+# --- CUDA graphs
+
+@pytest.mark.cuda
+class TestDecodeGraph:
+    def graph(self, rng, **more):
+        case = case_of(rng, dim=64, poison=False)
+        q, k, v, candidates, keywords = tensors(case, "cuda", torch.bfloat16, "fixed")
+        k, v = k.nan_to_num(), v.nan_to_num()
+        return tamis.torch.DecodeGraph(q, k, v, candidates, **keywords, **more), q, k, v, candidates, keywords
+
+    def test_a_replay_is_the_step(self, rng):
+        graph, q, k, v, candidates, keywords = self.graph(rng, return_lse=True)
+        out, lse = graph.replay()
+        want, want_lse = tamis.attention(q, k, v, candidates, return_lse=True, **keywords)
+        torch.cuda.synchronize()
+        assert torch.equal(out, want) and torch.equal(lse, want_lse)
+        assert graph.poll()["raw"] > 0
+
+    def test_rebinding_changes_nothing_and_update_does(self, rng):
+        graph, q, k, v, candidates, keywords = self.graph(rng)
+        first = graph.replay().clone()
+        q.mul_(-1)
+        candidates.indices.fill_(0)
+        assert torch.equal(graph.replay(), first)
+        indices = candidates.indices.clone()
+        indices[:, 0] = 3
+        graph.update(q=q, indices=indices)
+        out = graph.replay().clone()
+        lists = tamis.Candidates(indices, count=candidates.count, unit=16, index_heads=2)
+        assert torch.equal(out, tamis.attention(q, k, v, lists, **keywords)) and not torch.equal(out, first)
+
+    def test_k_and_v_are_the_given_ones(self, rng):
+        graph, q, k, v, candidates, keywords = self.graph(rng)
+        first = graph.replay().clone()
+        v.mul_(2)
+        torch.testing.assert_close(graph.replay(), first * 2, rtol=1e-2, atol=1e-2)
+
+    def test_what_does_not_fit_is_refused_and_nothing_copied(self, rng):
+        graph, q, k, v, candidates, keywords = self.graph(rng)
+        first = graph.replay().clone()
+        with pytest.raises(tamis.Error, match="kv_len: shape"):
+            graph.update(q=-q, kv_len=keywords["kv_len"][:1])
+        with pytest.raises(tamis.Error, match="q: dtype"):
+            graph.update(q=q.float())
+        with pytest.raises(TypeError, match="k: "):
+            graph.update(k=k)
+        assert torch.equal(graph.replay(), first)
+
+    def test_a_bad_step_is_polled_and_the_next_good_one_is_right(self, rng):
+        graph, q, k, v, candidates, keywords = self.graph(rng)
+        first = graph.replay().clone()
+        table = keywords["page_table"]
+        graph.update(page_table=torch.full_like(table, 10**6))
+        assert graph.replay().isnan().all()
+        with pytest.raises(tamis.Error) as refused:
+            graph.poll()
+        assert refused.value.code == "page_out_of_range" and refused.value.value == 10**6
+        graph.update(page_table=table)
+        assert torch.equal(graph.replay(), first)
+
+
+def test_a_graph_needs_a_device(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
+    with pytest.raises(tamis.Error, match="CUDA device"):
+        tamis.torch.DecodeGraph(q, k, v, candidates, **keywords)
