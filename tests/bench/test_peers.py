@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import random
 import re
 import sys
 import tempfile
@@ -18,7 +17,6 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 import peer_ceilings  # noqa: E402
 import peer_record as rec  # noqa: E402
 import peers_cpu  # noqa: E402
-import peers_cuda  # noqa: E402
 import tamis_cuda_ctypes  # noqa: E402
 import tamis_ctypes as t  # noqa: E402
 
@@ -43,12 +41,6 @@ class Statistics(unittest.TestCase):
 
 
 class Cuda(unittest.TestCase):
-    def test_lists_and_window_touch_264_pages(self):
-        pages = peers_cuda.Work.pages(random.Random(3))
-        window = range(peers_cuda.PAGES - peers_cuda.WINDOW // peers_cuda.PAGE, peers_cuda.PAGES)
-        self.assertEqual(len(set(pages)), 256)
-        self.assertEqual(len(set(pages) | set(window)), 264)
-
     def test_structs_are_those_of_the_header(self):
         with open(os.path.join(ROOT, "include", "tamis", "tamis_c_step.h"), encoding="utf-8") as f:
             header = f.read()

@@ -1,0 +1,215 @@
+"""bench/peers.py without a device: table and picture of a record, who is absent, how samples fit a budget, errors."""
+import contextlib
+import io
+import json
+import os
+import random
+import sys
+import tempfile
+import unittest
+from unittest import mock
+from xml.etree import ElementTree
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+import peer_contenders  # noqa: E402
+import peer_decode  # noqa: E402
+import peer_device as dev  # noqa: E402
+import peer_plot  # noqa: E402
+import peer_record as rec  # noqa: E402
+import peers  # noqa: E402
+
+
+def small_record():
+    def one(name, peer, us, **others):
+        return rec.reading(name, peer, {}, [us] * 3, 1, work_bytes=1000000, **others)
+    return {"gpu": "a <device> & more", "date": "2026-01-01", "peers": {"flashinfer": "absent: no module"},
+            "readings": [one("b1.attend", "", 10.0, max_error=1e-3),
+                         one("b1.attend", "other & co", 25.0, max_error=2e-3),
+                         one("b1.prepare", "other & co", 900.0, note="launches, not a graph")],
+            "skipped": [{"name": "b1.dense", "peer": "", "why": "no such kernel"}]}
+
+
+class Table(unittest.TestCase):
+    def test_rows_ratios_and_who_is_missing(self):
+        lines = peers.table(small_record())
+        self.assertIn("tamis", lines[0])
+        self.assertIn("1.00 x", lines[0])
+        self.assertIn("2.50 x", lines[1])
+        self.assertNotIn(" x ", lines[2])  # nobody to compare with
+        self.assertIn("launches, not a graph", lines[2])
+        self.assertIn("skipped: b1.dense tamis: no such kernel", lines)
+        self.assertEqual(lines[-1], "flashinfer: absent: no module")
+
+
+class Plot(unittest.TestCase):
+    SVG = "{http://www.w3.org/2000/svg}"
+
+    def test_a_bar_for_each_reading_on_a_log_axis(self):
+        tree = ElementTree.fromstring(peer_plot.plot(small_record()))
+        bars = [x for x in tree.iter(self.SVG + "rect") if x.find(self.SVG + "title") is not None]
+        widths = [float(x.get("width")) for x in bars]
+        self.assertEqual(len(bars), 3)
+        self.assertEqual([x.get("fill") for x in bars], [peer_plot.MINE, peer_plot.THEIRS, peer_plot.THEIRS])
+        decade = peer_plot.PLOT / 2  # from 10 to 1000
+        self.assertAlmostEqual(widths[1] - 0, decade * 0.39794, delta=0.1)
+        self.assertAlmostEqual(widths[2], decade * 1.95424, delta=0.1)
+        words = [x.text for x in tree.iter(self.SVG + "text")]
+        for word in ("b1.attend", "other & co", "25.0", "1000", "a <device> & more · 2026-01-01"):
+            self.assertIn(word, words)
+
+    def test_axis_has_width_for_equal_values(self):
+        self.assertEqual(peer_plot.axis([10.0]), (1, 2))
+        self.assertEqual(peer_plot.axis([3, 4000]), (0, 4))
+
+    def test_from_a_file_without_a_device(self):
+        with tempfile.TemporaryDirectory() as folder:
+            record, picture = (os.path.join(folder, name) for name in ("r.json", "p.svg"))
+            with open(record, "w", encoding="utf-8") as f:
+                json.dump(small_record(), f)
+            self.assertEqual(peers.main(["--plot-only", record, "--plot", picture]), 0)
+            self.assertTrue(os.path.getsize(picture))
+
+
+class Absent(unittest.TestCase):
+    def test_absent_and_present_are_told_apart(self):
+        found = peer_contenders.others({
+            "gone": ("no_such_module_here", "x", "reason"), "inside": ("no_such_package.part", "x", ""),
+            "here": ("json", "no-such-distribution", "not this work"), "measured": ("json", "none-such", "")})
+        self.assertEqual(found, {
+            "gone": "absent: No module named 'no_such_module_here'",
+            "inside": "absent: No module named 'no_such_package'",
+            "here": "version unknown, not measured: not this work", "measured": "version unknown"})
+
+    def test_everybody_promised_is_looked_for(self):
+        names = " ".join(peer_contenders.others())
+        for name in ("flashinfer", "cudnn", "flash-attention 4", "mdy666", "XunhaoLai", "fla "):
+            self.assertIn(name, names)
+
+
+class Refusal(unittest.TestCase):
+    def test_who_raises_is_on_record_and_the_others_are_set_up(self):
+        def broken(work):
+            raise RuntimeError("no kernel\nat all")
+        listed = [("attend", "bad", broken), ("attend", "good", lambda work: peer_contenders.Made(lambda turn: None))]
+        record, budget = {"skipped": []}, dev.Budget(None)
+        work, torch = mock.Mock(turns=1, b=1), mock.MagicMock()
+        torch.cuda.CUDAGraph.side_effect = RuntimeError("no capture")
+        with mock.patch.object(peer_contenders, "ALL", listed):
+            ready = peers.set_up(torch, work, "x", record, budget)
+            self.assertEqual(record["skipped"], [{"name": "x.attend", "peer": "bad", "why": "RuntimeError: no kernel"}])
+            self.assertEqual(list(ready), [("x.attend", "good")])
+            self.assertIn("launches, not a graph: RuntimeError: no capture", ready["x.attend", "good"][1].note)
+            torch.cuda.set_stream.assert_called_with(torch.cuda.current_stream())
+            spent = dev.Budget(1, clock=iter([0, 5, 5]).__next__)
+            self.assertEqual(peers.set_up(torch, work, "x", record, spent), {})
+        self.assertIn("budget", record["skipped"][-1]["why"])
+
+
+class Samples(unittest.TestCase):
+    def test_all_when_there_is_time(self):
+        self.assertEqual(dev.allot(1000, 0.01), (100, 1000, ""))
+        self.assertEqual(dev.allot(1000, 0.01, seconds=11.5), (100, 1000, ""))
+
+    def test_a_budget_lowers_warm_up_and_samples(self):
+        warmup, samples, note = dev.allot(1000, 0.01, seconds=5.5)
+        self.assertEqual((warmup, samples), (50, 500))
+        self.assertIn("budget", note)
+        self.assertEqual(dev.allot(1000, 1.0, seconds=0)[:2], (3, dev.LEAST))
+        self.assertEqual(dev.allot(3, 1.0, seconds=0)[:2], (3, 3))
+
+    def test_long_events(self):
+        warmup, samples, note = dev.allot(1000, 0.1, longest_us=100000)
+        self.assertEqual((warmup, samples), (20, 200))
+        self.assertIn("100.0 ms", note)
+        self.assertEqual(dev.allot(1000, 9.0, longest_us=9e6)[:2], (3, 30))
+
+    def test_shares_leave_room_for_the_set_up_of_others(self):
+        times = iter([0.0, 20.0, 50.0, 70.0])
+        budget = dev.Budget(60, clock=times.__next__)
+        self.assertEqual(budget.share(2, 5), (40 - 10) / 3)
+        self.assertEqual(budget.share(1, 20), 0)
+        self.assertTrue(budget.spent())
+        self.assertIsNone(dev.Budget().share(2, 5))
+        self.assertFalse(dev.Budget().spent())
+
+
+class Loop(unittest.TestCase):
+    """Events of the host need no device: each is called once a round, whatever the order."""
+
+    def measured(self, samples, seconds=None, round_s=0.0):
+        clock, calls = [0.0], []
+
+        def event(key):
+            def run():
+                calls.append(key)
+                clock[0] += round_s / 2
+            return mock.Mock(host=True, nodes=2, run=run)
+        found, warmup, note = dev.measure(mock.Mock(), {key: event(key) for key in "ab"}, samples, seconds,
+                                          clock=lambda: clock[0])
+        return found, warmup, note, calls
+
+    def test_rounds_are_complete(self):
+        found, warmup, note, calls = self.measured(120)
+        self.assertEqual(([len(us) for us, _ in found.values()], warmup, note), ([120, 120], 100, ""))
+        rounds = ["".join(calls[i:i + 2]) for i in range(0, len(calls), 2)]
+        self.assertEqual((len(rounds), set(rounds)), (220, {"ab", "ba"}))
+
+    def test_a_budget_is_kept_evenly(self):
+        found, warmup, note, calls = self.measured(1000, seconds=10, round_s=0.5)
+        counts = [len(us) for us, _ in found.values()]
+        self.assertEqual(counts[0], counts[1])
+        self.assertTrue(dev.LEAST <= counts[0] < 20)
+        self.assertLessEqual(len(calls) / 2 * 0.5, 10.5)
+        self.assertIn("budget", note)
+
+
+class Lists(unittest.TestCase):
+    def test_list_and_window_are_264_pages(self):
+        sizes = peer_decode.Sizes()
+        pages = peer_decode.some_pages(random.Random(3), sizes)
+        window = range(sizes.pages - sizes.window_pages, sizes.pages)
+        self.assertEqual((len(set(pages)), len({*pages, *window}), sizes.selected), (256, 264, 264))
+
+
+class Errors(unittest.TestCase):
+    def complaint(self, *arguments):
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
+            try:
+                code = peers.main(list(arguments))
+            except SystemExit as stop:
+                code = stop.code
+        self.assertTrue(code)
+        return errors.getvalue()
+
+    def test_no_library_says_what_is_missing(self):
+        with mock.patch.object(rec, "ROOT", "/no/such/folder"), mock.patch("importlib.util.find_spec", lambda _: None):
+            self.assertIn("--library", self.complaint())
+        self.assertIn("no library of Tamis with its C interface: /no/such/libtamis.so",
+                      self.complaint("--library", "/no/such/libtamis.so"))
+
+    def test_no_torch(self):
+        with mock.patch.object(peers.t, "Library", lambda path: None), mock.patch.dict(sys.modules, {"torch": None}):
+            self.assertIn("torch is absent", self.complaint("--library", "x"))
+
+    def test_no_device(self):
+        torch = mock.Mock()
+        torch.cuda.is_available.return_value = False
+        with mock.patch.object(peers.t, "Library", lambda path: None), mock.patch.dict(sys.modules, {"torch": torch}):
+            self.assertIn("no CUDA device", self.complaint("--library", "x"))
+
+    def test_arguments(self):
+        self.assertIn("--plot", self.complaint("--plot-only", "r.json"))
+        self.assertIn("more than 0", self.complaint("--budget", "0"))
+
+    def test_records_that_are_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, picture = os.path.join(folder, "r.json"), os.path.join(folder, "p.svg")
+            for text, word in (("{", "not JSON"), ("{}", "no record"), ('{"readings": []}', "nothing to plot")):
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+                self.assertIn(word, self.complaint("--plot-only", path, "--plot", picture))
+                self.assertFalse(os.path.exists(picture))
+
+
+if __name__ == "__main__":
+    unittest.main()
