@@ -45,5 +45,6 @@ NB_MODULE(_core, m) {
   register_problem(m);
   register_host(m);
   register_device(m);
+  register_cases(m);
   m.def("build_info", &build_info);
 }

@@ -1,4 +1,4 @@
-// What the two backends register.
+// What the two backends and case files register.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,5 +7,6 @@ namespace tamis::python {
 
 void register_host(nanobind::module_& m);
 void register_device(nanobind::module_& m);
+void register_cases(nanobind::module_& m);
 
 }  // namespace tamis::python
