@@ -56,8 +56,8 @@ def load_case(path):
         A Case; `tamis.attention(**case.arguments())` computes it.
 
     Raises:
-        Error: `io_error` where the file is not what it claims to be, `invalid_argument` where it states a wrong problem,
-            `unsupported` in a build without case files (`tamis.build_info()["case_files"]`).
+        Error: `io_error` where the file is not what it claims to be, `invalid_argument` where it states a wrong
+            problem, `unsupported` in a build without case files (`tamis.build_info()["case_files"]`).
     """
     file = _core.CaseFile(os.fsencode(path))
     arrays = {name: _owned(dtype, bits) for name, (dtype, bits) in file.arrays().items()}
@@ -106,8 +106,8 @@ def save_case(path, q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=N
     All others are those of `attention`, in memory of the host.
 
     Raises:
-        Error: `invalid_argument` and others as `attention`, before anything is written; `io_error` where the file cannot
-            be; `unsupported` in a build without case files.
+        Error: `invalid_argument` and others as `attention`, before anything is written; `io_error` where the file
+            cannot be; `unsupported` in a build without case files.
     """
     given = _problem.build(
         _problem.frame_of(q), q, k, v, candidates, cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table,
