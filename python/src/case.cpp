@@ -127,9 +127,12 @@ void register_cases(nb::module_& m) {
       .def(
           "__init__", [](CaseFile* self, const nb::bytes& path) { new (self) CaseFile(path_of(path)); },
           nb::arg("path"))
-      .def("arrays", [](nb::handle self) { return nb::cast<CaseFile&>(self).arrays(self); })
-      .def("numbers", &CaseFile::numbers)
-      .def_prop_ro("index_only", &CaseFile::index_only);
+      .def(
+          "arrays", [](nb::handle self) { return nb::cast<CaseFile&>(self).arrays(self); },
+          nb::sig("def arrays(self) -> dict[str, tuple[str, numpy.ndarray]]"))
+      .def("numbers", &CaseFile::numbers, nb::sig("def numbers(self) -> dict[str, int | float | None]"))
+      .def_prop_ro("index_only", &CaseFile::index_only,
+                   nb::for_getter(nb::sig("def index_only(self) -> dict[str, int] | None")));
   m.def("write_case", &write_case, nb::arg("path"), nb::arg("problem"));
 }
 

@@ -273,7 +273,8 @@ void register_problem(nb::module_& m) {
       .def("set", &Problem::set, nb::arg("name"), nb::arg("array").none(), nb::arg("join") = false,
            nb::arg("shape_only") = false)
       .def("get", &Problem::get, nb::arg("name"))
-      .def("set_numbers", &set_numbers, nb::arg("numbers"))
+      .def("set_numbers", &set_numbers, nb::arg("numbers"),
+           nb::sig("def set_numbers(self, numbers: dict[str, object]) -> None"))
       .def("set_index_only", &Problem::set_index_only, nb::arg("q_heads"), nb::arg("kv_heads"),
            nb::arg("head_dim"), nb::arg("v_head_dim"), nb::arg("page_size"), nb::arg("num_pages"),
            nb::arg("kv_bits"))
@@ -283,16 +284,19 @@ void register_problem(nb::module_& m) {
             const tamis_candidates& c = p.c().candidates;
             return nb::make_tuple(c.query_block, c.unit, c.index_heads);
           },
+          nb::for_getter(nb::sig("def row_shape(self) -> tuple[int, int, int]")),
           "(query_block, unit, index_heads) of the candidates.")
       .def_rw("join_q", &Problem::join_q)
       .def_rw("join_kv", &Problem::join_kv)
-      .def("shape", &shape_of, "Checks all that needs no element of any array.")
+      .def("shape", &shape_of, nb::sig("def shape(self) -> dict[str, int | float]"),
+           "Checks all that needs no element of any array.")
       .def_prop_ro(
           "place",
           [](const Problem& p) {
             const Place place = p.place();
             return nb::make_tuple(place.device(), place.id);
           },
+          nb::for_getter(nb::sig("def place(self) -> tuple[bool, int]")),
           "(on a device, number of the device) of all arrays.")
       .def("key", &Problem::key);
 }
