@@ -1,7 +1,7 @@
 /* The C interface, for bindings: all stages of Tamis in plain C11, call by call like the C++ headers beside
- * it. Gradients are in tamis_c_backward.h, the step on a CUDA device in tamis_c_step.h. Selection (select.h),
- * quantizers (quant.h, accuracy.h), what a device step left behind (fetch), pictures, kept mass, writing of
- * cases and LSE base conversion are C++ only. docs/c_api.md is a guide.
+ * it. Gradients are in tamis_c_backward.h, the step on a CUDA device in tamis_c_step.h, layouts of candidate
+ * rows in tamis_c_convert.h. Selection (select.h), tier edges (tiers.h), quantizers (quant.h, accuracy.h),
+ * what a device step left (fetch), pictures, kept mass, base-2 LSE: C++ only. docs/c_api.md is a guide.
  *
  * Codes. Functions return an int32_t of tamis_code; 0 is ok. Details go to a tamis_error of the caller's,
  * which may be NULL. Nothing is printed and no exception leaves the library: no memory, or no thread to be
@@ -411,7 +411,7 @@ static inline void tamis_explain_options_init(tamis_explain_options* o) {
   tamis_explain_options_init_sized(o, sizeof *o);
 }
 
-/* docs/explain.md has the formulas. */
+/* docs/explain.md has the formulas. Workspaces are bytes, workspace_splits a number. */
 typedef struct tamis_accounting {
   uint64_t struct_size;
   int64_t rows, kv_heads, selected_tokens, touched_pages, tiles_aligned, tiles_packed;
@@ -421,8 +421,7 @@ typedef struct tamis_accounting {
   int64_t index_bytes, index_bytes_normalized, scale_bytes, transaction_bytes;
   double transaction_efficiency;
   int64_t flops_logical, flops_aligned;
-  int64_t workspace_splits, workspace_partial_o, workspace_partial_ml,
-      workspace_total; /* bytes but the first */
+  int64_t workspace_splits, workspace_partial_o, workspace_partial_ml, workspace_total;
   double floor_us;
 } tamis_accounting;
 
@@ -432,15 +431,17 @@ TAMIS_API int32_t tamis_explain(const tamis_problem* problem, const tamis_explai
 
 /* ---- Case files (io.h) ------------------------------------------------------------------------------- */
 
-/* A build without TAMIS_IO answers TAMIS_UNSUPPORTED. */
+/* Reads a case file and checks all its arguments. A build without TAMIS_IO answers TAMIS_UNSUPPORTED. */
 typedef struct tamis_case tamis_case;
-
-/* Reads a case file and checks all its arguments. */
 TAMIS_API int32_t tamis_read_case(const char* path, tamis_case** file, tamis_error* error);
 TAMIS_API void tamis_case_free(tamis_case* file);
-
-/* The problem of a case: its tensors and arrays live until the case is freed. The caller sets struct_size. */
+/* Its problem, with arrays that live until the case is freed. The caller sets struct_size. */
 TAMIS_API int32_t tamis_case_problem(const tamis_case* file, tamis_problem* problem, tamis_error* error);
+
+/* Writes the case file that reads as `problem`, whole or not at all. `keys` and `values`: `count` texts of
+ * metadata of the caller's, under keys of its own. */
+TAMIS_API int32_t tamis_write_case(const char* path, const tamis_problem* problem, const char* const* keys,
+                                   const char* const* values, int64_t count, tamis_error* error);
 
 #ifdef __cplusplus
 }

@@ -159,23 +159,32 @@ class DeviceStep {
 
 void register_device(nb::module_& m) {
   nb::class_<DevicePlan>(m, "DevicePlan", "What a step on a device launches, and how large its buffers are.")
-      .def(nb::init<const Problem&, nb::dict>(), nb::arg("problem"), nb::arg("options"))
-      .def("info", &DevicePlan::info)
+      .def(nb::init<const Problem&, nb::dict>(), nb::arg("problem"), nb::arg("options"),
+           nb::sig("def __init__(self, problem: Problem, options: dict[str, int | float]) -> None"))
+      .def("info", &DevicePlan::info, nb::sig("def info(self) -> dict[str, object]"))
       .def_prop_ro(
           "sizes",
           [](const DevicePlan& p) { return nb::make_tuple(p.sizes.control, p.sizes.index, p.sizes.scratch); },
+          nb::for_getter(nb::sig("def sizes(self) -> tuple[int, int, int]")),
           "Bytes of control, index and scratch.");
   nb::class_<DeviceStep>(m, "DeviceStep", "A plan with lists and buffers.")
       .def(nb::init<nb::object, const Problem&, nb::tuple, nb::tuple, int32_t, nb::object>(), nb::arg("plan"),
-           nb::arg("problem"), nb::arg("addresses"), nb::arg("bytes"), nb::arg("device"), nb::arg("owners"))
+           nb::arg("problem"), nb::arg("addresses"), nb::arg("bytes"), nb::arg("device"), nb::arg("owners"),
+           nb::sig("def __init__(self, plan: DevicePlan, problem: Problem, addresses: tuple[int, int, int], "
+                   "bytes: tuple[int, int, int], device: int, owners: object) -> None"))
       .def("clear", &DeviceStep::clear, nb::arg("stream"))
       .def("normalize", &DeviceStep::normalize, nb::arg("stream"))
       .def("schedule", &DeviceStep::schedule, nb::arg("stream"))
       .def("run", &DeviceStep::run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-           nb::arg("lse").none(), nb::arg("stream").none())
+           nb::arg("lse").none(), nb::arg("stream").none(),
+           nb::sig("def run(self, q: object, k: object, v: object, out: object, lse: object | None, stream: "
+                   "int | None) -> None"))
       .def("step", &DeviceStep::step, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-           nb::arg("lse").none(), nb::arg("stream").none())
-      .def("poll", &DeviceStep::poll, nb::arg("stream"));
+           nb::arg("lse").none(), nb::arg("stream").none(),
+           nb::sig("def step(self, q: object, k: object, v: object, out: object, lse: object | None, stream: "
+                   "int | None) -> None"))
+      .def("poll", &DeviceStep::poll, nb::arg("stream"),
+           nb::sig("def poll(self, stream: int) -> dict[str, int | float]"));
 }
 
 }  // namespace tamis::python

@@ -62,8 +62,9 @@ void register_arrays(nb::module_& m) {
           "dtype", [](const View& v) { return dtype_name(v.dtype); }, "\"BF16\" and so on.");
 
   nb::class_<Facts>(m, "Facts", "Where an array lies and how.")
-      .def_ro("shape", &Facts::shape)
-      .def_ro("stride", &Facts::stride, "Elements.")
+      .def_ro("shape", &Facts::shape, nb::for_getter(nb::sig("def shape(self) -> tuple[int, ...]")))
+      .def_ro("stride", &Facts::stride, nb::for_getter(nb::sig("def stride(self) -> tuple[int, ...]")),
+              "Elements.")
       .def_prop_ro(
           "dtype", [](const Facts& f) { return f.dtype; }, "\"BF16\" and so on.")
       .def_ro("device", &Facts::device, "On a CUDA device.")

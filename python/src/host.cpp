@@ -360,21 +360,32 @@ nb::dict explain(const Problem& problem, int64_t tile, int64_t splits, double ba
 
 void register_host(nb::module_& m) {
   nb::class_<HostIndex>(m, "HostIndex", "An index set of the host.")
-      .def(nb::init<const Problem&, nb::dict>(), nb::arg("problem"), nb::arg("options"))
-      .def("view", [](nb::handle self) { return nb::cast<const HostIndex&>(self).view(self); })
-      .def("stats", &HostIndex::stats)
-      .def("tokens", &HostIndex::tokens);
+      .def(nb::init<const Problem&, nb::dict>(), nb::arg("problem"), nb::arg("options"),
+           nb::sig("def __init__(self, problem: Problem, options: dict[str, int | float]) -> None"))
+      .def(
+          "view", [](nb::handle self) { return nb::cast<const HostIndex&>(self).view(self); },
+          nb::sig("def view(self) -> dict[str, object]"))
+      .def("stats", &HostIndex::stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def("tokens", &HostIndex::tokens, nb::sig("def tokens(self) -> tuple[numpy.ndarray, numpy.ndarray]"));
   nb::class_<HostStep>(m, "HostStep", "A step of the host, ready to run.")
       .def(nb::init<const Problem&, nb::object, nb::dict>(), nb::arg("problem"), nb::arg("index"),
-           nb::arg("options"))
+           nb::arg("options"),
+           nb::sig("def __init__(self, problem: Problem, index: HostIndex, options: dict[str, int | float]) "
+                   "-> None"))
       .def("run", &HostStep::run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("lse").none(), nb::arg("threads"))
-      .def("info", &HostStep::info);
+      .def("info", &HostStep::info, nb::sig("def info(self) -> dict[str, object]"));
   m.def("forward", &forward, nb::arg("problem"), nb::arg("out"), nb::arg("lse").none(), nb::arg("options"),
-        nb::arg("threads"));
+        nb::arg("threads"),
+        nb::sig("def forward(problem: Problem, out: object, lse: object | None, options: dict[str, int | "
+                "float], threads: int) -> dict[str, object]"));
   m.def("reference", &reference, nb::arg("problem"), nb::arg("out"), nb::arg("lse"));
-  m.def("merge_states", &merge_states, nb::arg("outs"), nb::arg("lses"), nb::arg("out"), nb::arg("lse"));
-  m.def("explain", &explain, nb::arg("problem"), nb::arg("tile"), nb::arg("splits"), nb::arg("bandwidth"));
+  m.def(
+      "merge_states", &merge_states, nb::arg("outs"), nb::arg("lses"), nb::arg("out"), nb::arg("lse"),
+      nb::sig("def merge_states(outs: list[object], lses: list[object], out: object, lse: object) -> None"));
+  m.def("explain", &explain, nb::arg("problem"), nb::arg("tile"), nb::arg("splits"), nb::arg("bandwidth"),
+        nb::sig("def explain(problem: Problem, tile: int, splits: int, bandwidth: float) -> dict[str, int | "
+                "float]"));
   m.def("forget_contexts", &forget_contexts);
 }
 

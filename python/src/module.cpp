@@ -46,5 +46,11 @@ NB_MODULE(_core, m) {
   register_host(m);
   register_device(m);
   register_gradients(m);
-  m.def("build_info", &build_info);
+  register_cases(m);
+  m.def(
+      "build_info", &build_info, nb::sig("def build_info() -> dict[str, object]"),
+      "What this build of Tamis is and has.\n\n"
+      "Returns a dictionary: `version`; `abi`, of the C interface; `cuda`, whether it has code for devices;\n"
+      "`devices`, how many are there; `case_files`, whether it reads and writes them; `cpu_isas`, the\n"
+      "instruction sets it can use here, widest first.");
 }

@@ -21,32 +21,32 @@ Problem::Problem(const Problem& other)
   point();
 }
 
-Problem::Slot Problem::slot(int which) {
-  tamis_problem& c = c_;
-  const Slot slots[kTensors] = {{"q", &c.query.q},
-                                {"k", &c.cache.k},
-                                {"v", &c.cache.v},
-                                {"cu_q", &c.query.cu_q},
-                                {"q_pos", &c.query.q_pos},
-                                {"kv_len", &c.cache.kv_len},
-                                {"page_table", &c.cache.page_table},
-                                {"cu_kv", &c.cache.cu_kv},
-                                {"page_stamps", &c.cache.page_stamps},
-                                {"table_stamps", &c.cache.table_stamps},
-                                {"k_scale", &c.cache.k_quant.scale},
-                                {"v_scale", &c.cache.v_quant.scale},
-                                {"cand_indptr", &c.candidates.indptr},
-                                {"cand_indices", &c.candidates.indices},
-                                {"cand_count", &c.candidates.count},
-                                {"alibi_slopes", &c.score.alibi_slopes},
-                                {"d_out", &c.gradients.d_out},
-                                {"d_lse", &c.gradients.d_lse}};
-  return slots[which];
+ProblemTensor problem_tensor(tamis_problem& c, int which) {
+  const ProblemTensor all[kProblemTensors] = {{"q", &c.query.q},
+                                              {"k", &c.cache.k},
+                                              {"v", &c.cache.v},
+                                              {"cu_q", &c.query.cu_q},
+                                              {"q_pos", &c.query.q_pos},
+                                              {"kv_len", &c.cache.kv_len},
+                                              {"page_table", &c.cache.page_table},
+                                              {"cu_kv", &c.cache.cu_kv},
+                                              {"page_stamps", &c.cache.page_stamps},
+                                              {"table_stamps", &c.cache.table_stamps},
+                                              {"k_scale", &c.cache.k_quant.scale},
+                                              {"v_scale", &c.cache.v_quant.scale},
+                                              {"cand_indptr", &c.candidates.indptr},
+                                              {"cand_indices", &c.candidates.indices},
+                                              {"cand_count", &c.candidates.count},
+                                              {"alibi_slopes", &c.score.alibi_slopes},
+                                              {"d_out", &c.gradients.d_out},
+                                              {"d_lse", &c.gradients.d_lse}};
+  return all[which];
 }
 
 int Problem::find(const std::string& name) {
+  tamis_problem any;
   for (int i = 0; i < kTensors; ++i)
-    if (name == slot(i).name) return i;
+    if (name == problem_tensor(any, i).name) return i;
   throw nb::key_error(name.c_str());
 }
 
@@ -93,6 +93,11 @@ void Problem::set(const std::string& name, nb::object object, bool join_axes, bo
     held_[i] = std::make_shared<Held>(Held{std::move(object), std::move(array)});
   }
   point();
+}
+
+nb::object Problem::get(const std::string& name) const {
+  const int i = find(name);
+  return held_[i] ? held_[i]->object : nb::none();
 }
 
 void Problem::set_index_only(int64_t q_heads, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
@@ -267,19 +272,31 @@ void register_problem(nb::module_& m) {
           "Another problem that shares the arrays.")
       .def("set", &Problem::set, nb::arg("name"), nb::arg("array").none(), nb::arg("join") = false,
            nb::arg("shape_only") = false)
-      .def("set_numbers", &set_numbers, nb::arg("numbers"))
+      .def("get", &Problem::get, nb::arg("name"))
+      .def("set_numbers", &set_numbers, nb::arg("numbers"),
+           nb::sig("def set_numbers(self, numbers: dict[str, object]) -> None"))
       .def("set_index_only", &Problem::set_index_only, nb::arg("q_heads"), nb::arg("kv_heads"),
            nb::arg("head_dim"), nb::arg("v_head_dim"), nb::arg("page_size"), nb::arg("num_pages"),
            nb::arg("kv_bits"))
+      .def_prop_ro(
+          "row_shape",
+          [](const Problem& p) {
+            const tamis_candidates& c = p.c().candidates;
+            return nb::make_tuple(c.query_block, c.unit, c.index_heads);
+          },
+          nb::for_getter(nb::sig("def row_shape(self) -> tuple[int, int, int]")),
+          "(query_block, unit, index_heads) of the candidates.")
       .def_rw("join_q", &Problem::join_q)
       .def_rw("join_kv", &Problem::join_kv)
-      .def("shape", &shape_of, "Checks all that needs no element of any array.")
+      .def("shape", &shape_of, nb::sig("def shape(self) -> dict[str, int | float]"),
+           "Checks all that needs no element of any array.")
       .def_prop_ro(
           "place",
           [](const Problem& p) {
             const Place place = p.place();
             return nb::make_tuple(place.device(), place.id);
           },
+          nb::for_getter(nb::sig("def place(self) -> tuple[bool, int]")),
           "(on a device, number of the device) of all arrays.")
       .def("key", &Problem::key);
 }

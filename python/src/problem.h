@@ -20,6 +20,14 @@ struct Held {
   Array array;
 };
 
+// The tensors of a problem: what docs/semantics.md section 11 calls them, and where they stand.
+struct ProblemTensor {
+  const char* name;
+  const tamis_tensor** in_c;
+};
+inline constexpr int kProblemTensors = 18;
+ProblemTensor problem_tensor(tamis_problem& problem, int which);
+
 // Arrays are read in once, when they are set; copies of a problem share them. It has to stay where it is, for
 // the C struct points into it.
 class Problem {
@@ -31,6 +39,9 @@ class Problem {
   // `name` is one of docs/semantics.md section 11. None takes the array away. `join` makes [B, S, ...] of a
   // dense batch into [B * S, ...]; `shape_only` forgets where the array lies in memory, and lets it go.
   void set(const std::string& name, nb::object array, bool join, bool shape_only);
+
+  // The array that was set under a name, or None.
+  nb::object get(const std::string& name) const;
 
   void set_index_only(int64_t q_heads, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
                       int64_t page_size, int64_t num_pages, int32_t kv_bits);
@@ -48,13 +59,9 @@ class Problem {
   bool join_q = false, join_kv = false;  // arrays of a dense batch are to be joined
 
  private:
-  struct Slot {
-    const char* name;
-    const tamis_tensor** in_c;
-  };
-  static constexpr int kTensors = 18;
-  Slot slot(int which);
-  int find(const std::string& name);
+  static constexpr int kTensors = kProblemTensors;
+  ProblemTensor slot(int which) { return problem_tensor(c_, which); }
+  static int find(const std::string& name);
   void point();  // the C struct at the tensors
 
   tamis_problem c_;

@@ -181,7 +181,7 @@ def merge_states(outs, lses, *, out=None, lse=None):
     """Joins attention over disjoint sets of keys into attention over all of them (docs/semantics.md section 5).
 
     Args:
-        outs: results, dense float32 `[..., Dv]` of the host.
+        outs: results, dense float32 `[..., Dv]` of the host; `attention` writes such ones into an `out` of float32.
         lses: the LSE of each, dense float32 `[...]`, natural logarithm; `-inf` weighs nothing.
         out, lse: where to write; they may be among the inputs. Default: arrays like the first ones.
 
@@ -189,11 +189,20 @@ def merge_states(outs, lses, *, out=None, lse=None):
         The pair of the joined result and its LSE.
 
     Raises:
-        Error: `invalid_argument` where arrays do not fit together.
+        Error: `invalid_argument` where arrays do not fit together; `unsupported` for arrays of a device and for
+            results that are not float32.
     """
     outs, lses = list(outs), list(lses)
     if not outs:
         raise _checks.invalid("outs", "is empty")
+    for name, arrays in (("outs", outs), ("lses", lses)):
+        for array in arrays:
+            facts = _core.facts(array, name)
+            if facts.device:
+                raise unsupported(name, "lies on a device; merge_states reads memory of the host")
+            if facts.dtype != "F32":
+                raise unsupported(name, f"dtype {facts.dtype}; merge_states joins F32, which attention writes into an "
+                                        "out of that dtype")
     frame = _problem.frame_of(outs[0])
     shape = _core.facts(outs[0], "outs").shape
     result = frame.result(shape) if out is None else _problem.written(out)

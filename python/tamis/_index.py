@@ -1,7 +1,7 @@
 """Index sets: candidates in their one canonical form."""
 import numpy as np
 
-from . import _candidates, _checks, _core, _device, _frames, _streams
+from . import _candidates, _checks, _core, _device, _exporters, _frames, _lists, _streams
 from ._errors import Error, invalid, unsupported
 
 _PLANS = object()  # "the plan's"
@@ -9,6 +9,10 @@ _PLANS = object()  # "the plan's"
 
 class IndexSet:
     """Validated candidates, made by `tamis.normalize`. On the host its content can be read and never changes.
+
+    To make one of another format, normalize what `Candidates.from_csr` and its like give. `to_csr`, `to_topk`,
+    `to_dense_mask` and `to_block_mask` give the sets themselves, `to_bsr` the blocks that are loaded, all as NumPy
+    arrays; where masks, lengths or positions were changed since, they are `stale_plan`.
 
     On a device it lies in a workspace, and its verdict is known once `poll` has asked.
     """
@@ -73,6 +77,52 @@ class IndexSet:
         if self._host is None:
             raise unsupported("to_tokens", "this index set lies on a device")
         return self._host.tokens()
+
+    def to_csr(self):
+        """The same as `to_tokens`: `Candidates.from_csr(*index.to_csr(), index_heads=...)` are lists of tokens that
+        select what this set does, by themselves."""
+        return self.to_tokens()
+
+    def to_bsr(self):
+        """`(indptr, indices, R, C)`: the blocks that rows load, ascending, `R` queries by `C = block` tokens.
+
+        A query selects some of them, or some tokens of them; `full` and `members` say which tokens are listed. Host
+        only.
+        """
+        return self.indptr.copy(), self.blocks.copy(), self._problem.row_shape[0], self.block
+
+    def to_topk(self, width=None):
+        """The sets as int32 `[total_q, Hi, width]`, ascending, with -1 behind each. Host only.
+
+        Args:
+            width: default: that of the largest set. A larger set is `capacity_exceeded`, nothing is cut.
+        """
+        indptr, tokens = self.to_tokens()
+        heads = self._problem.row_shape[2]
+        made, _ = _exporters.to_fixed_width(indptr, tokens, width, "index")
+        return made.reshape(len(made) // heads, heads, made.shape[1])
+
+    def to_dense_mask(self):
+        """The sets: for each request bool `[Hi, S, T]`, True where a query selects the token. Host only."""
+        return _exporters.set_masks(*self.to_tokens(), *self._lengths(), self._problem.row_shape[2])
+
+    def to_block_mask(self):
+        """The sets as a `BlockLists`, whose attributes are those of FlexAttention's `BlockMask`. Host only.
+
+        A block of `query_block` queries by `block` tokens is full where all of its queries select all of its tokens,
+        else partial where some query selects one: there `mask_mod` has to say which, for instance by looking into
+        `to_dense_mask`.
+
+        Raises:
+            Error: `invalid_argument` for requests with different numbers of queries.
+        """
+        indptr, tokens = self.to_tokens()
+        query_block, _, heads = self._problem.row_shape
+        return _exporters.set_blocks(indptr, tokens, *self._lengths(), heads, query_block, self.block)
+
+    def _lengths(self):
+        return (_lists.small_integers(self._problem.get("cu_q"), "cu_q", 1),
+                _lists.small_integers(self._problem.get("kv_len"), "kv_len", 1))
 
     def poll(self, stream=None):
         """Waits for the stream and raises what the device found wrong with the last step of this set.

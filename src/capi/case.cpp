@@ -33,6 +33,22 @@ void write_problem(tamis_case* c) {
   c->problem.index_only = &c->index_only;
 }
 
+Status write_case_c(const char* path, const tamis_problem* problem, const char* const* keys,
+                    const char* const* values, int64_t count) {
+  if (path == nullptr) return invalid("path", "is NULL");
+  if (count < 0) return invalid("count", count, " is negative");
+  io::Metadata extra;
+  for (int64_t i = 0; i < count; ++i) {
+    if (keys == nullptr || keys[i] == nullptr) return invalid("keys", "is NULL");
+    if (values == nullptr || values[i] == nullptr) return invalid("values", "is NULL");
+    if (!extra.emplace(keys[i], values[i]).second)
+      return invalid("keys", "'", keys[i], "' stands there twice");
+  }
+  Problem p;
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kGradients, &p));
+  return io::write_case(path, p, extra);
+}
+
 }  // namespace
 }  // namespace tamis::capi
 
@@ -62,6 +78,12 @@ int32_t tamis_case_problem(const tamis_case* file, tamis_problem* problem, tamis
     tamis::capi::write_struct(file->problem, problem);
     return {};
   });
+}
+
+int32_t tamis_write_case(const char* path, const tamis_problem* problem, const char* const* keys,
+                         const char* const* values, int64_t count, tamis_error* error) {
+  return tamis::capi::guarded(error,
+                              [&] { return tamis::capi::write_case_c(path, problem, keys, values, count); });
 }
 
 }  // extern "C"

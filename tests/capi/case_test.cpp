@@ -110,5 +110,38 @@ TEST(CCase, IndexOnly) {
   std::remove(path.c_str());
 }
 
+TEST(CCase, WrittenFilesReadAsTheProblem) {
+  TestProblem t = decode_problem();
+  t.problem.mask = {.causal = true, .window = 3, .sink = 1};
+  t.problem.dropout = {.p = 0.25, .seed = ~uint64_t{0}};
+  const CProblem c(t.problem);
+  const std::string path = ::testing::TempDir() + "tamis_c_written.safetensors";
+  const char* const keys[] = {"note", "tamis.case"};
+  const char* const values[] = {"of a test", "2"};
+  Error error;
+  ASSERT_EQ(tamis_write_case(path.c_str(), &c.problem, keys, values, 1, error), TAMIS_OK) << error.text;
+  const Result<io::Case> read = io::read_case(path);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->file.metadata.at("note"), "of a test");
+  EXPECT_EQ(read->problem.dropout.seed, ~uint64_t{0});
+  EXPECT_TRUE(same_bits(answer(read->problem).output.out, answer(t.problem).output.out));
+  std::remove(path.c_str());
+
+  const auto write = [&](const char* where, const char* const* k, const char* const* v, int64_t count) {
+    return tamis_write_case(where, &c.problem, k, v, count, error);
+  };
+  EXPECT_EQ(write(path.c_str(), keys, values, 2), TAMIS_INVALID_ARGUMENT);
+  EXPECT_TRUE(says(error, "tamis.case: is the problem's to say"));
+  const char* const twice[] = {"note", "note"};
+  EXPECT_EQ(write(path.c_str(), twice, values, 2), TAMIS_INVALID_ARGUMENT);
+  EXPECT_TRUE(says(error, "keys: 'note'"));
+  EXPECT_EQ(write(path.c_str(), keys, nullptr, 1), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(write(path.c_str(), nullptr, values, 1), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(write(path.c_str(), keys, values, -1), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(write(nullptr, nullptr, nullptr, 0), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(tamis_write_case(path.c_str(), nullptr, nullptr, nullptr, 0, error), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(write((path + "/nowhere").c_str(), nullptr, nullptr, 0), TAMIS_IO_ERROR);
+}
+
 }  // namespace
 }  // namespace tamis::testing

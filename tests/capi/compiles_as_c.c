@@ -1,6 +1,7 @@
 /* The headers must be C: this file is compiled by a C compiler. */
 #include "tamis/tamis_c.h"
 #include "tamis/tamis_c_backward.h"
+#include "tamis/tamis_c_convert.h"
 #include "tamis/tamis_c_step.h"
 
 int tamis_header_compiles_as_c(void);

@@ -7,6 +7,7 @@
 #include "capi/c_problem.h"
 #include "tamis/device.h"
 #include "tamis/tamis_c_backward.h"
+#include "tamis/tamis_c_convert.h"
 #include "tamis/tamis_c_step.h"
 
 namespace {
@@ -125,6 +126,28 @@ TEST(CMemory, EveryAllocationOfABackwardMayFail) {
   out_of_memory("run", [&](Error& e) { return tamis_run_backward(&step, context, nullptr, e); });
   tamis_backward_plan_destroy(plan);
   tamis_context_destroy(context);
+}
+
+TEST(CMemory, EveryAllocationOfAConversionMayFail) {
+  TestProblem t = decode_problem();
+  const CProblem c(t.problem);
+  tamis_rows* rows = nullptr;
+  tamis_tiers* tiers = nullptr;
+  out_of_memory("create", [&](Error& e) { return tamis_rows_create(&rows, e); });
+  out_of_memory("create", [&](Error& e) { return tamis_tiers_create(&tiers, e); });
+  const tamis_candidates* from = &c.problem.candidates;
+  out_of_memory("fixed", [&](Error& e) { return tamis_rows_to_fixed_width(from, -1, rows, e); });
+  out_of_memory("csr", [&](Error& e) { return tamis_rows_to_csr(from, TAMIS_PADDING_KEEP, rows, e); });
+  const int64_t edges[] = {2, 8};
+  out_of_memory("tiers", [&](Error& e) { return tamis_tiers_make(from, edges, 2, tiers, e); });
+  tamis_tier views[2];
+  int64_t count = 0, used[2], allocated[2];
+  ASSERT_EQ(tamis_tiers_view(tiers, views, 2, &count, nullptr), TAMIS_OK);
+  out_of_memory("back",
+                [&](Error& e) { return tamis_rows_from_tiers(views, 2, TAMIS_PADDING_DROP, from, rows, e); });
+  out_of_memory("share", [&](Error& e) { return tamis_tiers_utilization(views, 2, used, allocated, e); });
+  tamis_rows_destroy(rows);
+  tamis_tiers_destroy(tiers);
 }
 
 TEST(CMemory, EveryAllocationOfAStepMayFail) {

@@ -234,3 +234,19 @@ def test_nothing_synchronizes(rng):
     assert not busy.query()
     torch.cuda.synchronize()
     index.poll()
+
+
+def test_lists_of_other_formats_come_back_to_the_device(rng):
+    case = decode(rng, dim=64)
+    arrays, _, arguments = on_device(case)
+    indices, indptr = (torch.from_numpy(x).cuda() for x in csr(case.rows))
+    mask = torch.from_numpy(case.masks[0].swapaxes(0, 1).copy()).cuda()
+    for made in (tamis.Candidates.from_csr(indptr, indices.long(), index_heads=2),
+                 tamis.Candidates.from_topk(indices[:4].reshape(2, 2), index_heads=2),
+                 tamis.Candidates.from_dense_mask(mask)):
+        assert made.indices.is_cuda and made.indices.dtype == torch.int32
+    made = tamis.Candidates.from_csr(indptr, indices.long(), index_heads=2)
+    out, lse = tamis.attention(*arrays, made, return_lse=True, **arguments)
+    close(out, lse, case)
+    back = made.to_csr()[1]
+    assert isinstance(back, np.ndarray) and back.tolist() == indices.tolist()

@@ -186,3 +186,18 @@ def test_streams_of_other_libraries():
         assert _streams.number(type("Stream", (), {attribute: value})()) == value
     assert _streams.number(type("Stream", (), {"__cuda_stream__": lambda self: (0, 9)})()) == 9
     assert _streams.number(5) == 5 and _streams.number(None) is None
+
+
+def test_importers_say_whose_arrays_they_bring_to_the_host():
+    indptr, indices = np.array([0, 1], np.int32), np.array([3], np.int32)
+    with pytest.raises(tamis.Error, match="indptr: lies on a device; it is brought to the host for arrays of torch"):
+        tamis.Candidates.from_csr(Pretend(indptr), Pretend(indices))
+    made = tamis.Candidates.from_csr(Pretend(indptr, (1, 0)), Pretend(indices, (1, 0)))
+    assert made.to_csr()[1].tolist() == [3]
+
+
+def test_case_files_are_written_from_the_host():
+    offsets, length = np.array([0, 1], np.int32), np.array([3], np.int32)
+    with pytest.raises(tamis.Error, match="q: lies on cuda:0; a case file is written from memory of the host"):
+        q = Pretend(np.zeros((1, 1, 8), np.float32))
+        tamis.save_case("case", q, q, q, cu_q=Pretend(offsets), kv_len=Pretend(length), cu_kv=Pretend(offsets))
