@@ -10,14 +10,14 @@ import sys
 
 TEXT = (".md", ".h", ".cpp", ".cu", ".cuh", ".c", ".py", ".cmake", ".in", ".txt", ".json", ".toml")
 TEXT_NAMES = ("dev", "run", ".gitignore", ".clang-format")
-SKIPPED_FOLDERS = (".git", "build", "install", "__pycache__", ".cache")
+SKIPPED_FOLDERS = re.compile(r"\.git|build(-.*)?|install|__pycache__|\.cache")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 MACHINE_PATH = re.compile(r"(?<![\w./$}-])/(home|root|work|farm|Users)/\w")
 
 
 def text_files(root):
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        folders[:] = sorted(name for name in folders if not SKIPPED_FOLDERS.fullmatch(name))
         for name in sorted(names):
             if name.endswith(TEXT) or name in TEXT_NAMES:
                 yield os.path.join(folder, name)

@@ -10,10 +10,12 @@ import check_docs  # noqa: E402
 README = "# T\n\n[here](README.md), [there](#t), [far](https://example.org/x)\n\n```sh\ntrue\n```\n"
 
 
-def check(text):
+def check(text, others=()):
     with tempfile.TemporaryDirectory() as root:
-        with open(os.path.join(root, "README.md"), "w", encoding="utf-8") as f:
-            f.write(text)
+        for name, content in {"README.md": text, **dict(others)}.items():
+            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+            with open(os.path.join(root, name), "w", encoding="utf-8") as f:
+                f.write(content)
         return check_docs.check_tree(root)
 
 
@@ -28,6 +30,11 @@ class Documents(unittest.TestCase):
         planted = "/" + "home" + "/me/file"  # in pieces, since this file is checked, too
         self.assertEqual(len(check(README + planted + "\n")), 1)
         self.assertEqual(check(README + "usr" + planted + "\n"), [])
+
+    def test_what_is_built_is_not_read(self):
+        planted = "/" + "home" + "/me/file\n"
+        self.assertEqual(check(README, {"build/x.txt": planted, "build-python/x.txt": planted}), [])
+        self.assertEqual(len(check(README, {"builder/x.txt": planted, "a/build.txt": planted})), 2)
 
     def test_no_command(self):
         self.assertEqual(check("# T\n"), ["README.md:1: shows no command (a block marked sh)"])
