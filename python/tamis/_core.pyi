@@ -153,6 +153,8 @@ class DeviceStep:
 
     def poll(self, stream: int) -> dict[str, int | float]: ...
 
+def backward(problem: Problem, out: object, lse: object, d_q: object, d_k: object, d_v: object, options: dict, threads: int) -> None: ...
+
 class CaseFile:
     """A case file in memory."""
 
