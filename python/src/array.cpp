@@ -325,12 +325,10 @@ void Array::from_interface(nb::handle object, const char* name) {
 
 namespace {
 
-// The capsule of an object's array as it is now: on a device -1 asks for no synchronization, which on the
-// host there is none of. Exporters from before DLPack 1.0 do not know of versions.
-nb::object capsule_of(nb::handle object, bool device) {
-  const nb::object method = object.attr("__dlpack__");
-  nb::dict arguments, versioned;
-  if (device) arguments["stream"] = versioned["stream"] = -1;
+// Exporters from before DLPack 1.0 do not know of versions.
+nb::object ask(const nb::object& method, nb::dict arguments) {
+  nb::dict versioned;
+  for (auto [key, value] : arguments) versioned[key] = value;
   versioned["max_version"] = nb::make_tuple(1, 3);
   try {
     return method(**versioned);
@@ -338,6 +336,22 @@ nb::object capsule_of(nb::handle object, bool device) {
     if (!e.matches(PyExc_TypeError)) throw;
   }
   return method(**arguments);
+}
+
+// The capsule of an object's array as it is now: on a device -1 asks for no synchronization, which on the
+// host there is none of. JAX takes -1 for a stream's address and fails; asked for no stream it waits for
+// none.
+nb::object capsule_of(nb::handle object, bool device) {
+  const nb::object method = object.attr("__dlpack__");
+  nb::dict arguments;
+  if (!device) return ask(method, arguments);
+  arguments["stream"] = -1;
+  try {
+    return ask(method, arguments);
+  } catch (nb::python_error& e) {
+    if (e.matches(PyExc_TypeError) || e.matches(PyExc_BufferError)) throw;
+  }
+  return ask(method, nb::dict());
 }
 
 }  // namespace

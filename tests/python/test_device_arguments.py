@@ -173,6 +173,21 @@ def test_poll_of_what_never_ran():
     refused("workspace: no step that is known", lambda: tamis.poll(Pretend(np.zeros(8, np.uint8))))
 
 
+def test_exporters_that_take_minus_one_for_a_stream(rng):
+    class Strict(Pretend):
+        """As JAX: -1 is followed, and is no stream."""
+
+        def __dlpack__(self, *, stream=None):
+            if stream == -1:
+                self.streams.append(stream)
+                raise RuntimeError("invalid resource handle")
+            return super().__dlpack__(stream=stream)
+
+    strict = Strict(rng.standard_normal((2, 3)).astype(np.float32))
+    assert tamis._core.facts(strict, "q").shape == (2, 3)
+    assert strict.streams == [-1, None]
+
+
 @pytest.mark.parametrize("stream", ["main", 1.5, object()])
 def test_streams_that_are_none(rng, stream):
     with pytest.raises(TypeError, match="stream: expected an integer or a CUDA stream"):
