@@ -1,4 +1,7 @@
 """tamis.block_sparse against dense masks in float64."""
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -137,3 +140,10 @@ def test_sizes_are_checked(rng):
                             ((q, k, v[0]), "v: has shape")):
         with pytest.raises(tamis.Error, match=message):
             sparse.run(*arrays)
+
+
+def test_the_guide_runs():
+    guide = Path(__file__).resolve().parents[2] / "docs/python_frameworks.md"
+    names = {}
+    exec(re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.M | re.S)[2], names)
+    assert names["out"].shape == (96, 8, 64) and np.isfinite(names["lse"]).all()
