@@ -150,6 +150,7 @@ def _rows(module, query, key, attention_mask, sliding_window, is_causal):
                                  int(sliding_window or 0))
 
 
+@torch.compiler.disable
 def _mask(batch_size, kv_length, q_length=None, q_offset=0, kv_offset=0,
           mask_function=masking_utils.causal_mask_function, attention_mask=None, device=None, cache_position=None, **_):
     """The mask function: says which rows are tokens and where queries stand, in place of a mask of B * S * T."""

@@ -98,6 +98,16 @@ def test_chunks_over_a_cache(model):
     same(second.logits, whole[:, 13:])
 
 
+def test_a_compiled_model_steps_out_for_attention(model):
+    ids, mask = padded(2, 15, (15, 8), "left")
+    expected = logits(model, "eager", ids, mask)
+    model.set_attn_implementation(use())
+    with torch.no_grad():
+        ours = torch.compile(model, backend="eager")(ids, attention_mask=mask).logits
+    torch._dynamo.reset()
+    same(ours[mask == 1], expected[mask == 1])
+
+
 @pytest.mark.parametrize("kind, changes", [
     ("Mistral", dict(sliding_window=6)),
     ("Gemma2", dict(sliding_window=6, attn_logit_softcapping=2.0, query_pre_attn_scalar=40)),
@@ -320,6 +330,8 @@ def test_rows_of_other_requests_are_not_seen():
     assert torch.equal(*results) and results[0].isfinite().all()
 
 
+@pytest.mark.skipif(not hasattr(transformers.masking_utils, "bidirectional_mask_function"),
+                    reason="transformers 4 has no bidirectional mask function")
 def test_keys_of_an_encoder():
     """Queries of a decoder are not padding because keys of the encoder are; and what transformers 4 tells a mask."""
     run = transformers.AttentionInterface()[use(pages=0)]
