@@ -48,8 +48,8 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
     Dropout, where a model trains with it: each call draws a seed from torch's default CPU generator, so
     `torch.manual_seed` repeats it and checkpointing recomputes the same weights.
 
-    Gradients need `tamis.torch`, which is used when an input requires one. On a device, the masks of a batch are read
-    on the host once a forward; a step with them is not captured into a CUDA graph.
+    Gradients are those of `tamis.torch`: of the tokens that were selected, on the CPU. On a device, masks of a batch
+    are read on the host once a forward; a step with them is not captured into a CUDA graph.
 
     Args:
         name: what to register under; one that exists is replaced.
@@ -112,7 +112,7 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
             given.update(dropout_p=dropout, dropout_seed=int(torch.randint(1 << 62, ())))
         if observe is not None:
             observe(module, {"q": q, "k": k, "v": v, "candidates": candidates, **given})
-        out = (_differentiable() if differentiable else _attention)(q, k, v, candidates, **given)
+        out = _attention(q, k, v, candidates, **given)
         return out.to(query.dtype), None
 
     AttentionInterface.register(name, attention)
@@ -125,14 +125,6 @@ def _at_least(least, name, value):
     if value < least:
         raise invalid(name, f"{value} is below {least}", value=value)
     return value
-
-
-def _differentiable():
-    try:
-        from .torch import attention
-    except ImportError:  # then the plain one says what it lacks
-        return _attention
-    return attention
 
 
 def _rows(module, query, key, attention_mask, sliding_window, is_causal):
