@@ -1,0 +1,95 @@
+"""Choosing pages by a bound on the scores of their keys, in plain torch. Needs torch, which `import tamis` does not."""
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ._errors import invalid
+
+_ROWS_AT_ONCE = 256  # queries scored together: bounds the scratch of a long prefill
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What a selector is asked: one request of one layer.
+
+    Attributes:
+        query: `[Hq, S, D]`, rotated as the model does it.
+        key: `[Hkv, n, D]`, the tokens of the request without its padding; token t is `key[:, t]`.
+        q_start: position of the first query; query i is at `q_start + i`, padding at negative positions.
+        pages: how many pages are wanted at most.
+        page_size: tokens of a page; page p is tokens `p * page_size` on.
+        query_block: queries that share a choice; the last block may be shorter.
+        module: the attention module of the model.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    q_start: int
+    pages: int
+    page_size: int
+    query_block: int
+    module: Any = None
+
+    @property
+    def blocks(self):
+        return -(-self.query.shape[1] // self.query_block)
+
+
+def page_bounds(key, page_size):
+    """Channel-wise minima and maxima of whole pages: `[Hkv, n, D]` to two float32 `[Hkv, n // page_size, D]`."""
+    heads, tokens, dim = key.shape
+    whole = tokens // page_size
+    pages = key[:, :whole * page_size].float().reshape(heads, whole, page_size, dim)
+    return pages.amin(2), pages.amax(2)
+
+
+def best_pages(request):
+    """The pages whose bound is highest, for every query block and KV head; the selector `"bounds"`.
+
+    No key of a page can score higher than `sum_d max(q_d low_d, q_d high_d)` with the page's channel-wise minima and
+    maxima (Quest, arXiv 2406.10774, section 3). A block takes the highest bound that any of its queries of any head of
+    the group gives a page. For a query only pages count that end at or before its position, so that no later key has a
+    say and prefill chooses what decode would; the page being filled is left to the window (`window >= page_size - 1`
+    misses none of it). Reads every key of the request: it shows what a selection does to a model, and saves no traffic
+    itself. Of equal bounds the lower page is taken; a bound that is NaN never is.
+
+    Returns:
+        int32 `[blocks, Hkv, K]`, `K = min(pages, n // page_size)`; -1 where fewer are in reach.
+    """
+    heads, _, dim = request.key.shape
+    rows, size, block = request.query.shape[1], request.page_size, request.query_block
+    low, high = (edge.transpose(1, 2)[:, None] for edge in page_bounds(request.key, size))
+    count = low.shape[-1]
+    if not count:  # a shape without elements leaves no -1 to infer
+        return torch.empty(request.blocks, heads, 0, dtype=torch.int32, device=request.key.device)
+    query = request.query.float().reshape(heads, -1, rows, dim)
+    ends = torch.arange(1, count + 1, device=query.device) * size - 1
+    at_once = max(1, _ROWS_AT_ONCE // block) * block
+    chosen = []
+    for start in range(0, rows, at_once):
+        part = query[:, :, start:start + at_once]
+        # A positive q_d is largest against high_d, a negative one against low_d: two products in place of a maximum.
+        bound = part.clamp(min=0) @ high + part.clamp(max=0) @ low
+        position = request.q_start + start + torch.arange(part.shape[2], device=query.device)
+        bound = bound.masked_fill(bound.isnan() | (ends > position[:, None]), float("-inf")).amax(1)
+        missing = -part.shape[2] % block
+        bound = torch.nn.functional.pad(bound, (0, 0, 0, missing), value=float("-inf"))
+        best, pages = bound.reshape(heads, -1, block, count).amax(2).sort(dim=-1, descending=True, stable=True)
+        chosen.append(pages.masked_fill(best == float("-inf"), -1)[..., :request.pages].transpose(0, 1))
+    return torch.cat(chosen).int()
+
+
+def chosen_pages(selector, requests):
+    """Candidate rows `[R, K]` of a batch from what a selector says of each request."""
+    rows = []
+    for number, request in enumerate(requests):
+        pages = selector(request)
+        expected = (request.blocks, request.key.shape[0])
+        if not isinstance(pages, torch.Tensor) or pages.dim() != 3 or tuple(pages.shape[:2]) != expected:
+            shape = tuple(pages.shape) if isinstance(pages, torch.Tensor) else type(pages).__name__
+            raise invalid("selector", f"returned {shape}, expected a tensor [{expected[0]}, {expected[1]}, K] of pages",
+                          request=number)
+        rows.append(pages.flatten(0, 1))
+    width = max(1, *(pages.shape[1] for pages in rows))
+    return torch.cat([torch.nn.functional.pad(pages, (0, width - pages.shape[1]), value=-1) for pages in rows]).int()
