@@ -11,15 +11,16 @@ _ROWS_AT_ONCE = 256  # queries scored together: bounds the scratch of a long pre
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What a selector is asked: one request of one layer.
+    """What a selector is asked: one request of one layer, without its padding.
 
     Attributes:
-        query: `[Hq, S, D]`, rotated as the model does it.
-        key: `[Hkv, n, D]`, the tokens of the request without its padding; token t is `key[:, t]`.
-        q_start: position of the first query; query i is at `q_start + i`, padding at negative positions.
+        query: `[Hq, S, D]`, at least one, rotated as the model does it.
+        key: `[Hkv, n, D]`; token t is `key[:, t]`.
+        q_start: position of the first query; query i is at `q_start + i`.
         pages: how many pages are wanted at most.
         page_size: tokens of a page; page p is tokens `p * page_size` on.
-        query_block: queries that share a choice; the last block may be shorter.
+        query_block: positions whose queries share a choice. Block j holds the queries whose position divided by it
+            is, rounded down, `q_start // query_block + j`: the first block and the last may be shorter.
         module: the attention module of the model.
     """
 
@@ -33,7 +34,8 @@ class PageRequest:
 
     @property
     def blocks(self):
-        return -(-self.query.shape[1] // self.query_block)
+        """How many blocks the queries lie in."""
+        return -(-(self.q_start % self.query_block + self.query.shape[1]) // self.query_block)
 
 
 def page_bounds(key, page_size):
@@ -67,29 +69,29 @@ def best_pages(request):
     ends = torch.arange(1, count + 1, device=query.device) * size - 1
     at_once = max(1, _ROWS_AT_ONCE // block) * block
     chosen = []
-    for start in range(0, rows, at_once):
-        part = query[:, :, start:start + at_once]
+    for start in range(-(request.q_start % block), rows, at_once):  # from where the first block would begin
+        part = query[:, :, max(0, start):start + at_once]
         # A positive q_d is largest against high_d, a negative one against low_d: two products in place of a maximum.
         bound = part.clamp(min=0) @ high + part.clamp(max=0) @ low
-        position = request.q_start + start + torch.arange(part.shape[2], device=query.device)
+        position = request.q_start + max(0, start) + torch.arange(part.shape[2], device=query.device)
         bound = bound.masked_fill(bound.isnan() | (ends > position[:, None]), float("-inf")).amax(1)
-        missing = -part.shape[2] % block
-        bound = torch.nn.functional.pad(bound, (0, 0, 0, missing), value=float("-inf"))
+        missing = max(0, -start)
+        bound = torch.nn.functional.pad(bound, (0, 0, missing, -(missing + part.shape[2]) % block),
+                                        value=float("-inf"))
         best, pages = bound.reshape(heads, -1, block, count).amax(2).sort(dim=-1, descending=True, stable=True)
         chosen.append(pages.masked_fill(best == float("-inf"), -1)[..., :request.pages].transpose(0, 1))
     return torch.cat(chosen).int()
 
 
 def chosen_pages(selector, requests):
-    """Candidate rows `[R, K]` of a batch from what a selector says of each request."""
-    rows = []
-    for number, request in enumerate(requests):
+    """What a selector says of each request of a batch, by their numbers: int32 `[blocks, Hkv, K]`."""
+    chosen = {}
+    for number, request in requests.items():
         pages = selector(request)
         expected = (request.blocks, request.key.shape[0])
         if not isinstance(pages, torch.Tensor) or pages.dim() != 3 or tuple(pages.shape[:2]) != expected:
             shape = tuple(pages.shape) if isinstance(pages, torch.Tensor) else type(pages).__name__
             raise invalid("selector", f"returned {shape}, expected a tensor [{expected[0]}, {expected[1]}, K] of pages",
                           request=number)
-        rows.append(pages.flatten(0, 1))
-    width = max(1, *(pages.shape[1] for pages in rows))
-    return torch.cat([torch.nn.functional.pad(pages, (0, width - pages.shape[1]), value=-1) for pages in rows]).int()
+        chosen[number] = pages.int()
+    return chosen

@@ -168,31 +168,40 @@ def judged(seen):
                 seen = (t >= 0) & (t < lengths[b]) & (t <= position)
                 near = (t < given["sink"]) | (t > position - given["window"])
                 for g in range(key.shape[1]):
-                    listed = torch.isin(t // given["unit"], given["pages"][b][i // given["block"]][g])
+                    listed = torch.isin(t // given["unit"], given["pages"][b][i][g])
                     mask[b, g, i] = seen & (near | listed)
         groups = query.shape[1] // key.shape[1]
         key, value, mask = (x.repeat_interleave(groups, 1) for x in (key, value, mask))
-        weights = ((query @ key.transpose(2, 3)) * scaling).masked_fill(~mask, float("-inf")).softmax(-1)
-        return (weights.nan_to_num() @ value).transpose(1, 2).contiguous(), None
+        weights = ((query @ key.transpose(2, 3)) * scaling).masked_fill(~mask, -1e30).softmax(-1) * mask
+        return (weights @ value).transpose(1, 2).contiguous(), None
 
     transformers.AttentionInterface.register("judge", attention)
     transformers.AttentionMaskInterface.register("judge", lambda **_: None)
     return "judge"
 
 
-def watch(seen, mask, length=None):
+def watch(seen, mask):
     """An `observe` that keeps selections in the terms of `judged`."""
     def observe(module, given):
-        batch, queries = given["q"].shape[:2]
-        q_pos = given["q_pos"].reshape(batch, queries)
-        first = [int(row.argmax()) for row in mask] if mask is not None else [0] * batch
-        lists = given["candidates"]
-        pages, unit, block = torch.full((batch, 1, 2, 1), -9), 1, queries
+        batch = mask.shape[0]
+        total, lists = len(given["q_pos"]), given["candidates"]
+        queries = total // batch
+        cu_q = given["cu_q"].tolist() if "cu_q" in given else range(0, total + 1, queries)
+        rows, unit = torch.full((total, 2, 1), -9), 1
         if lists is not None:
-            pages = lists.indices.reshape(batch, -1, lists.index_heads, lists.indices.shape[-1])
-            unit, block = lists.unit, lists.query_block
-        seen.append(dict(first=first, kv_len=given["kv_len"].tolist(), q_pos=q_pos.tolist(), pages=pages, unit=unit,
-                         block=block, window=given["window"], sink=given["sink"]))
+            listed, unit = lists.indices.reshape(-1, lists.index_heads, lists.indices.shape[-1]), lists.unit
+            order, blocks = [], 0  # the block of each query: none covers two requests
+            for begin, end in zip(cu_q, cu_q[1:]):
+                order += [blocks + i // lists.query_block for i in range(end - begin)]
+                blocks = order[-1] + 1
+            assert blocks == len(listed)
+            rows = listed[order]
+        length = {end - 1: n for end, n in zip(cu_q[1:], given["kv_len"].tolist())}
+        seen.append(dict(first=[int(row.argmax()) for row in mask],
+                         kv_len=[length[b * queries + queries - 1] for b in range(batch)],
+                         q_pos=given["q_pos"].reshape(batch, queries).tolist(),
+                         pages=rows.reshape(batch, queries, *rows.shape[1:]), unit=unit, window=given["window"],
+                         sink=given["sink"]))
     return observe
 
 
@@ -238,20 +247,110 @@ def test_selection_does_not_depend_on_padding_or_chunks(model):
         same(torch.cat(steps), alone)
 
 
-@pytest.mark.parametrize("rows, q_start, block", [(1, 36, 1), (37, 0, 8), (40, -3, 16), (300, -263, 16)])
+def positions(mask):
+    """Of each token in its request: what `generate` passes to a model beside a mask."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+@pytest.mark.parametrize("query_block", [1, 7, 16])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_query_blocks_do_not_depend_on_padding(model, side, query_block):
+    """Blocks begin with a request's first token, and a query that is padding has no say in the pages of a block."""
+    name = use(window=4, sink=2, pages=2, page_size=4, query_block=query_block)
+    ids = tokens(1, 40)
+    alone, everything = logits(model, name, ids), logits(model, "eager", ids)
+    assert (alone - everything).abs().max() > 1e-2  # something was left out
+    for padding in (1, 5, 8, 16, 19):
+        more, mask = torch.full((1, padding), 5), torch.ones(1, 40 + padding, dtype=torch.long)
+        mask[:, slice(0, padding) if side == "left" else slice(40, None)] = 0
+        wider = torch.cat([more, ids] if side == "left" else [ids, more], 1)
+        ours = logits(model, name, wider, mask, position_ids=positions(mask))
+        same(ours[mask == 1], alone[0])
+    lengths = (40, 23, 0, 9)
+    beside, mask = padded(4, 40, lengths, side)
+    ours = logits(model, name, beside, mask, position_ids=positions(mask))
+    for b, n in enumerate(lengths):
+        if n:
+            same(ours[b, mask[b] == 1], logits(model, name, beside[b:b + 1, mask[b] == 1])[0])
+
+
+def test_generation_does_not_depend_on_padding(model):
+    name = use(window=16, sink=4, pages=2, page_size=8)
+    ids, results = tokens(1, 40), []
+    model.set_attn_implementation(name)
+    for padding in (0, 1, 8):
+        wider, mask = torch.nn.functional.pad(ids, (padding, 0)), torch.ones(1, 40 + padding, dtype=torch.long)
+        mask[:, :padding] = 0
+        made = model.generate(wider, attention_mask=mask, max_new_tokens=6, do_sample=False, output_logits=True,
+                              return_dict_in_generate=True)
+        results.append(torch.stack(made.logits))
+    same(results[1], results[0])
+    same(results[2], results[0])
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_chunks_of_whole_query_blocks(model, cache):
+    """Chunks that end where query blocks do choose what one prefill chooses, behind padding too."""
+    name = use(window=4, sink=2, pages=2, page_size=4, query_block=8)
+    # Blocks of request 1 begin at column 5, so no chunk suits both. Padding that is embedded as zeros is nothing to the
+    # static cache of transformers 4, which counts rows of K that are not 0.
+    ids, mask = tokens(2, 45), padded(2, 45, (45, 40), "left")[1]
+    for b, ends in ((0, (16, 40, 45)), (1, (21, 37, 45))):
+        one, seen = ids[b:b + 1], mask[b:b + 1]
+        whole = logits(model, name, one, seen, position_ids=positions(seen))
+        held = (transformers.DynamicCache() if cache == "dynamic" else
+                transformers.StaticCache(config=model.config, max_cache_len=60))
+        begin, parts = 0, []
+        for end in ends:
+            with torch.no_grad():
+                parts.append(model(one[:, begin:end], attention_mask=seen[:, :end], past_key_values=held,
+                                   position_ids=positions(seen)[:, begin:end]).logits)
+            begin = end
+        same(torch.cat(parts, 1)[seen == 1], whole[seen == 1])
+
+
+def test_query_blocks_of_a_chunk_begin_at_multiples(model):
+    """A chunk from position 13 on: blocks of 8 are 13-15, 16-23, 24-29; beside it one from padding, 5-7, 8-15, 16-20."""
+    asked, seen, starts = [], [], []
+
+    def some(request):
+        asked.append((request.q_start, request.query.shape[1], request.blocks))
+        return torch.arange(request.blocks)[:, None, None].expand(-1, request.key.shape[0], 1) % 4
+
+    def begin(module, given):
+        starts.append((given["q"].shape[0], given["cu_q"].tolist() if "cu_q" in given else None))
+
+    ids, mask = padded(3, 30, (30, 21, 2), "left")
+    mask[0, 29] = mask[1, 28:] = 0  # padding behind as well
+    name = use(window=1, sink=1, pages=1, page_size=4, query_block=8, selector=some, observe=begin)
+    model.set_attn_implementation(name)
+    with torch.no_grad():
+        first = model(ids[:, :14], attention_mask=mask[:, :14])
+        del asked[:], starts[:]
+        model(ids[:, 14:], attention_mask=mask, past_key_values=first.past_key_values)
+    assert asked[:3] == [(14, 15, 3), (5, 14, 3), (0, 2, 1)]
+    assert starts[0] == (48, [0, 2, 15, 16, 19, 30, 32, 46, 48])
+
+
+@pytest.mark.parametrize("rows, q_start, block", [(1, 36, 1), (37, 0, 8), (26, 11, 8), (4, 33, 16),
+                                                   (3, 30, 16), (300, 27, 16), (512, 0, 300)])
 def test_best_pages_by_hand(rows, q_start, block):
     generator = torch.Generator().manual_seed(5)
     query = torch.randn(4, rows, 8, generator=generator)
     key = torch.randn(2, 37, 8, generator=generator)
     chosen = hf.best_pages(hf.PageRequest(query, key, q_start, 3, 5, block))
     assert chosen.dtype == torch.int32
-    for b in range(-(-rows // block)):
+    blocks = {}
+    for i in range(rows):
+        blocks.setdefault((q_start + i) // block, []).append(i)
+    assert len(chosen) == len(blocks)
+    for b, members in enumerate(blocks.values()):
         for h in range(2):
             bounds = {}
             for page in range(7):
                 part = key[h, page * 5:page * 5 + 5]
                 low, high = part.amin(0), part.amax(0)
-                for i in range(b * block, min(rows, b * block + block)):
+                for i in members:
                     if page * 5 + 4 <= q_start + i:
                         for q in query[2 * h:2 * h + 2, i]:
                             bound = float(torch.maximum(q * low, q * high).sum())
@@ -281,11 +380,11 @@ def test_a_selector_of_ones_own(model):
     ids, mask = padded(2, 20, (20, 7), "left")
     ours = logits(model, use(pages=9, page_size=4, selector=everything), ids, mask)
     same(ours[mask == 1], logits(model, "eager", ids, mask)[mask == 1])
-    assert asked[:2] == [((4, 20, 16), (2, 20, 16), 0, 0), ((4, 20, 16), (2, 7, 16), -13, 0)]
+    assert asked[:2] == [((4, 20, 16), (2, 20, 16), 0, 0), ((4, 7, 16), (2, 7, 16), 0, 0)]
     with pytest.raises(tamis.Error, match=r"selector: returned \(2, 3\), expected a tensor \[2, 2, K\]"):
         logits(model, use(pages=1, selector=lambda request: torch.zeros(2, 3)), ids, mask)
     with pytest.raises(tamis.Error, match="^index_out_of_range"):
-        logits(model, use(pages=1, selector=lambda request: torch.full((2, 2, 1), 1000)), ids, mask)
+        logits(model, use(pages=1, selector=lambda request: torch.full((request.blocks, 2, 1), 1000)), ids, mask)
 
 
 # --- copies
@@ -327,6 +426,53 @@ def test_rows_of_other_requests_are_not_seen():
         packed = hf._mask(batch_size=3, q_length=2, kv_length=21, q_offset=19, attention_mask=mask)
         results.append(run(module, query, k, v, packed)[0])
     assert torch.equal(*results) and results[0].isfinite().all()
+
+
+@pytest.mark.parametrize("pages", [None, 0, 1])
+@pytest.mark.parametrize("held", [0, 9])
+def test_padding_gives_zero_and_is_not_read(pages, held):
+    """In front and behind, cached or not; NaN in padded rows of Q, K and V changes nothing."""
+    generator = torch.Generator().manual_seed(5)
+    query, key, value = (torch.randn(4, heads, n, 16, generator=generator)
+                         for heads, n in ((4, 21 - held), (2, 21), (2, 21)))
+    mask = torch.zeros(4, 21, dtype=torch.bool)
+    mask[0, 2:], mask[1, 13:], mask[3, 3:15] = True, True, True
+    run = transformers.AttentionInterface()[use(window=2, sink=1, pages=pages, page_size=3, query_block=5)]
+    results = []
+    for hostile in (False, True):
+        q, k, v = (torch.where(m[:, None, :, None] | ~torch.tensor(hostile), x, float("nan"))
+                   for x, m in ((query, mask[:, held:]), (key, mask), (value, mask)))
+        packed = hf._mask(batch_size=4, q_length=21 - held, kv_length=21, q_offset=held, attention_mask=mask)
+        results.append(run(torch.nn.Module(), q, k, v, packed)[0])
+    assert torch.equal(*results)
+    assert (results[0][~mask[:, held:]] == 0).all() and (results[0][mask[:, held:]] != 0).all()
+
+
+def everything_before(query, key, value, rows):
+    """Every token up to a query's position, as torch computes it."""
+    mask = torch.zeros(query.shape[0], 1, query.shape[2], key.shape[2], dtype=torch.bool)
+    for b, (first, count, start) in enumerate(zip(rows.first, rows.tokens, rows.q_start)):
+        for i in range(query.shape[2]):
+            if 0 <= start + i < count:
+                mask[b, 0, i, first:first + start + i + 1] = True
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    weights = (query @ key.transpose(2, 3) * query.shape[-1] ** -0.5).masked_fill(~mask, -1e30).softmax(-1) * mask
+    return (weights @ value).transpose(1, 2)
+
+
+def test_query_blocks_take_no_copy():
+    generator = torch.Generator().manual_seed(5)
+    query = torch.randn(3, 12, 4, 16, generator=generator).transpose(1, 2)
+    key, value = (torch.randn(3, 2, 30, 16, generator=generator)[:, :, :20] for _ in range(2))
+    for first, tokens in (((3, 3, 3), (17, 16, 10)), ((0, 4, 11), (20, 9, 3))):
+        rows = hf._padding.Rows(first, tokens, tuple(8 - f for f in first), True, 0)
+        q, k, v, given = hf._padding.arguments(query, key, value, rows, False, 8)
+        assert [x.data_ptr() for x in (q, k, v)] == [query.data_ptr(), key[:, :, first[0]:].data_ptr(),
+                                                     value[:, :, first[0]:].data_ptr()]
+        assert len(given["cu_q"]) - 1 > 3 and q.shape == (36, 4, 16)
+        ours = tamis.attention(q, k, v, tamis.ALL, **given).reshape(3, 12, 4, 16)
+        assert torch.equal(given["q_pos"], hf._padding.arguments(query, key, value, rows, False)[3]["q_pos"])
+        same(ours, everything_before(query, key, value, rows))
 
 
 @pytest.mark.skipif(not hasattr(transformers.masking_utils, "bidirectional_mask_function"),
@@ -425,6 +571,25 @@ def test_gradients(model):
     model.zero_grad()
     for name, expected in gradients[1].items():
         torch.testing.assert_close(gradients[0][name], expected, rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gradients_of_a_selection(model, side):
+    """Of the tokens that were selected, with requests whose blocks begin at other rows than the batch's."""
+    ids, mask = padded(3, 34, (34, 21, 2), side)
+    labels, seen, gradients = ids.masked_fill(mask == 0, -100), [], []
+    if side == "left":
+        labels = labels.masked_fill(mask.roll(1, 1) == 0, -100)
+    name = use(window=2, sink=1, pages=2, page_size=4, query_block=8, observe=watch(seen, mask))
+    for implementation in (lambda: name, lambda: judged(seen)):
+        model.set_attn_implementation(implementation())
+        model.zero_grad()
+        model(ids, attention_mask=mask, labels=labels).loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    model.zero_grad()
+    for parameter, expected in gradients[1].items():
+        torch.testing.assert_close(gradients[0][parameter], expected, rtol=1e-4, atol=1e-5,
+                                   msg=lambda m: f"{parameter}: {m}")
 
 
 # --- documents
