@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ._errors import invalid
+from ._errors import Error, invalid
 
 _ROWS_AT_ONCE = 256  # queries scored together: bounds the scratch of a long prefill
 
@@ -84,14 +84,28 @@ def best_pages(request):
 
 
 def chosen_pages(selector, requests):
-    """What a selector says of each request of a batch, by their numbers: int32 `[blocks, Hkv, K]`."""
-    chosen = {}
-    for number, request in requests.items():
-        pages = selector(request)
-        expected = (request.blocks, request.key.shape[0])
-        if not isinstance(pages, torch.Tensor) or pages.dim() != 3 or tuple(pages.shape[:2]) != expected:
-            shape = tuple(pages.shape) if isinstance(pages, torch.Tensor) else type(pages).__name__
-            raise invalid("selector", f"returned {shape}, expected a tensor [{expected[0]}, {expected[1]}, K] of pages",
-                          request=number)
-        chosen[number] = pages.int()
-    return chosen
+    """What a selector says of each request of a batch, by their numbers: int32 `[blocks, Hkv, K]`, checked."""
+    return {number: _checked(selector(request), request, number) for number, request in requests.items()}
+
+
+def _checked(pages, request, number):
+    blocks, heads = request.blocks, request.key.shape[0]
+    if not isinstance(pages, torch.Tensor) or pages.dim() != 3 or tuple(pages.shape[:2]) != (blocks, heads):
+        shape = tuple(pages.shape) if isinstance(pages, torch.Tensor) else type(pages).__name__
+        raise invalid("selector", f"returned {shape}, expected a tensor [{blocks}, {heads}, K] of pages",
+                      request=number)
+    if pages.dtype not in (torch.int32, torch.int64):
+        raise invalid("selector", f"returned {pages.dtype}, expected torch.int32 or torch.int64", request=number)
+    if pages.device != request.key.device:
+        raise invalid("selector", f"returned a tensor on {pages.device}, the model is on {request.key.device}",
+                      request=number)
+    limit = -(-request.key.shape[1] // request.page_size)
+    if pages.device.type == "cpu":
+        wrong = (pages < -1) | (pages >= limit)
+        if wrong.any():
+            block, head, at = wrong.nonzero()[0].tolist()
+            value = int(pages[block, head, at])
+            raise Error("index_out_of_range", f"selector: page {value} of block {block}, KV head {head} is outside "
+                                              f"[0, {limit})", request=number, value=value, limit=limit)
+    # A device is not waited for: its own check refuses what is out of range, and what 32 bits cannot hold still is.
+    return pages if pages.dtype == torch.int32 else pages.clamp(-2, (1 << 31) - 1).int()

@@ -67,7 +67,7 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
         page_size: tokens of a page.
         query_block: positions whose queries share pages.
         selector: `"bounds"` (`best_pages`), or a callable that is given a `PageRequest` and returns pages as an int32
-            tensor `[blocks, Hkv, K]`, -1 for none.
+            or int64 tensor `[blocks, Hkv, K]` beside the query, -1 for none.
         backend: as for `tamis.attention`.
         observe: called before each attention as `observe(module, arguments)`, with what `tamis.attention` is about to
             be given, by name.
@@ -77,7 +77,9 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
 
     Raises:
         Error: `invalid_argument` for numbers out of range. A model's call raises `unsupported`, with the argument's
-            name, for masks and arguments that are not computed (learned sinks, packed or chunked sequences, ...).
+            name, for masks and arguments that are not computed (learned sinks, packed or chunked sequences, ...), and
+            of `selector` `invalid_argument` and `index_out_of_range`. The latter is the verdict of `tamis.poll` where
+            the model is on a device.
     """
     window, sink = _at_least(0, "window", window), _at_least(0, "sink", sink)
     pages = None if pages is None else _at_least(0, "pages", pages)

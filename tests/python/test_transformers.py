@@ -381,10 +381,38 @@ def test_a_selector_of_ones_own(model):
     ours = logits(model, use(pages=9, page_size=4, selector=everything), ids, mask)
     same(ours[mask == 1], logits(model, "eager", ids, mask)[mask == 1])
     assert asked[:2] == [((4, 20, 16), (2, 20, 16), 0, 0), ((4, 7, 16), (2, 7, 16), 0, 0)]
-    with pytest.raises(tamis.Error, match=r"selector: returned \(2, 3\), expected a tensor \[2, 2, K\]"):
-        logits(model, use(pages=1, selector=lambda request: torch.zeros(2, 3)), ids, mask)
-    with pytest.raises(tamis.Error, match="^index_out_of_range"):
-        logits(model, use(pages=1, selector=lambda request: torch.full((request.blocks, 2, 1), 1000)), ids, mask)
+
+
+def test_what_a_selector_returns_is_checked(model):
+    """Twenty tokens in blocks of 16 and pages of 4, beside a request of seven; int64 is taken, and never cut to 32 bits."""
+    ids, mask = padded(2, 20, (20, 7), "left")
+
+    def answer(*changes, dtype=torch.int64, shape=(2,)):
+        def selector(request):
+            pages = torch.zeros(request.blocks, request.key.shape[0], *shape, dtype=dtype)
+            for at, value in changes if request.key.shape[1] == 20 else ():
+                pages[at] = value
+            return pages
+        return logits(model, use(pages=2, page_size=4, selector=selector), ids, mask)
+
+    narrow, wide = (answer(((0, 0, 1), -1), ((1, 1, 0), 4), dtype=dtype) for dtype in (torch.int32, torch.int64))
+    assert torch.equal(narrow, wide)
+    for dtype in (torch.float32, torch.float64, torch.bool, torch.int16, torch.uint8):
+        with pytest.raises(tamis.Error, match=f"^invalid_argument: selector: returned {dtype}, expected torch.int32 or "
+                                              "torch.int64"):
+            answer(dtype=dtype)
+    for shape in ((), (1, 1)):
+        with pytest.raises(tamis.Error, match=r"^invalid_argument: selector: returned .*, expected .* \[2, 2, K\]"):
+            answer(shape=shape)
+    for returned in ([[[0]]], None):
+        with pytest.raises(tamis.Error, match="^invalid_argument: selector: returned (list|NoneType), expected a tensor"):
+            logits(model, use(pages=2, page_size=4, selector=lambda request: returned), ids, mask)
+    for value, dtype in ((5, torch.int32), (-2, torch.int32), (5, torch.int64), (1 << 32, torch.int64),
+                         (-1 << 40, torch.int64)):
+        with pytest.raises(tamis.Error, match=fr"^index_out_of_range: selector: page {value} of block 1, KV head 0 is "
+                                              r"outside \[0, 5\)") as caught:
+            answer(((1, 0, 1), value), dtype=dtype)
+        assert (caught.value.request, caught.value.value, caught.value.limit) == (0, value, 5)
 
 
 # --- copies
