@@ -77,9 +77,9 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
 
     Raises:
         Error: `invalid_argument` for numbers out of range. A model's call raises `unsupported`, with the argument's
-            name, for masks and arguments that are not computed (learned sinks, packed or chunked sequences, ...), and
-            of `selector` `invalid_argument` and `index_out_of_range`. The latter is the verdict of `tamis.poll` where
-            the model is on a device.
+            name, for masks and arguments that are not computed (learned sinks, chunked sequences, packed ones where
+            transformers tells of them, ...), and of `selector` `invalid_argument` and `index_out_of_range`. The latter
+            is the verdict of `tamis.poll` where the model is on a device.
     """
     window, sink = _at_least(0, "window", window), _at_least(0, "sink", sink)
     pages = None if pages is None else _at_least(0, "pages", pages)

@@ -549,6 +549,8 @@ def test_masks_that_are_not_computed(model):
     packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     with pytest.raises(tamis.Error, match="mask_function: and_masks.* is neither causal"):
         logits(model, use(), ids[:1], position_ids=packed, use_cache=False)
+    for unsaid in (dict(use_cache=True), dict(use_cache=False, mask=torch.ones_like(ids[:1]))):  # one sequence, then
+        same(*(logits(model, name, ids[:1], position_ids=packed, **unsaid) for name in (use(), "eager")))
     with pytest.raises(tamis.Error, match="mask_function: .* is neither causal.*chunked"):
         hf._mask(batch_size=1, q_length=4, kv_length=4, mask_function=transformers.masking_utils.
                  chunked_causal_mask_function(2, torch.zeros(1, dtype=int)))
@@ -628,9 +630,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_guide_runs(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python_frameworks.md").read_text(), re.M | re.S)
     assert len(blocks) == 3
-    names = {}
     for block in blocks[:2]:
-        exec(compile(block, "docs/python_frameworks.md", "exec"), names)
+        exec(compile(block, "docs/python_frameworks.md", "exec"), {})
     assert "torch.Size([1, 400, 1000])" in capsys.readouterr().out
 
 
