@@ -43,10 +43,10 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
     that window, and layers that are not causal attend to everything: there is nothing to select by position.
 
     A model's `scaling`, `softcap`, sliding window and causality are respected, static and dynamic caches, prefill and
-    decode, padding in front of a request or behind it. Positions, pages, window, sink and blocks of queries count from a
-    request's first token, not from its padding. In a causal layer a query that is padding has the result 0, and no say
-    in what others see. A block holds the queries at positions `n * query_block` up to the next multiple that one call
-    brings: chunks of a prefill choose what a whole one does where they end at such multiples, and a token that is
+    decode, padding in front of a request or behind it. Positions, pages, window, sink and blocks of queries count from
+    a request's first token, not from its padding. In a causal layer a query that is padding has the result 0, and no
+    say in what others see. A block holds the queries at positions `n * query_block` up to the next multiple that one
+    call brings: chunks of a prefill choose what a whole one does where they end at such multiples, and a token that is
     generated chooses alone.
 
     A model that rotates (RoPE) does so by its `position_ids`: `generate` passes them, but a plain `model(...)` counts
