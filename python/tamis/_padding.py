@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ._errors import invalid, unsupported
+from ._query_runs import runs_of
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class Rows:
     Attributes:
         first: row of the request's token 0.
         tokens: how many rows it has from there on.
-        q_start: position of its first query among these tokens; negative for padding in front.
+        q_start: position of its first query among these tokens; negative for padding in front. A query at `tokens` or
+            behind is padding too.
         causal, sliding: the model's mask: causal or not, and tokens of its sliding window (0: none).
     """
 
@@ -29,6 +31,19 @@ class Rows:
         if (name, device) not in self.made:
             self.made[name, device] = torch.tensor(make(), dtype=torch.int32, device=device)
         return self.made[name, device]
+
+    def real(self, request, q_length):
+        """(begin, end) of the queries of a request that are tokens; the same number twice where none is."""
+        start = self.q_start[request]
+        begin = min(max(0, -start), q_length)
+        return begin, max(begin, min(q_length, self.tokens[request] - start))
+
+    def runs(self, q_length, query_block):
+        """(`runs_of`, whether some request has several): where none has, blocks are those of the dense batch."""
+        if ("runs", query_block) not in self.made:
+            runs = runs_of(self, q_length, query_block)
+            self.made["runs", query_block] = runs, len(runs) > len(self.first)
+        return self.made["runs", query_block]
 
 
 def pack(rows, device):
@@ -79,8 +94,12 @@ def rows_of_mask(attention_mask, batch, q_length, kv_length, q_offset, kv_offset
     return Rows(tuple(first), tuple(tokens), tuple(q_start), causal, sliding)
 
 
-def arguments(query, key, value, rows, differentiable):
-    """q, k, v and the keywords of `tamis.attention` for `[B, H, tokens, D]` tensors, without a copy where it can be."""
+def arguments(query, key, value, rows, differentiable, query_block=None):
+    """q, k, v and the keywords of `tamis.attention` for `[B, H, tokens, D]` tensors, without a copy where it can be.
+
+    The result is a dense batch, `[B, S, H, D]`. With a `query_block` it may be one list of queries, `[B * S, H, D]`, in
+    which each run of `rows.runs` is a request of its own that reads the K and V of the one it belongs to.
+    """
     batch, _, q_length, _ = query.shape
     device = query.device
     if len(rows.first) != batch or max(f + n for f, n in zip(rows.first, rows.tokens)) > key.shape[2]:
@@ -90,22 +109,43 @@ def arguments(query, key, value, rows, differentiable):
     q = query.transpose(1, 2)
     if batch > 1 and q_length > 1 and q.stride(0) != q_length * q.stride(1):
         q = q.contiguous()  # rows of a batch must follow one another; projections in front of the heads leave them so
-    given = {"kv_len": rows.array("kv_len", device, lambda: rows.tokens),
-             "q_pos": rows.array("q_pos", device, lambda: [s + i for s in rows.q_start for i in range(q_length)])}
-    if len(set(rows.first)) == 1:
+    runs, cut = rows.runs(q_length, query_block) if query_block else (None, False)
+    owners = [run.request for run in runs] if cut else range(batch)
+    form = query_block if cut else 0
+    given = {"kv_len": rows.array(("kv_len", form), device, lambda: [rows.tokens[b] for b in owners]),
+             "q_pos": rows.array("q_pos", device, lambda: _positions(rows, q_length))}
+    if cut:
+        q = q.flatten(0, 1)
+        given["cu_q"] = rows.array(("cu_q", form), device,
+                                   lambda: [0, *(run.request * q_length + run.end for run in runs)])
+    aligned, ratio = len(set(rows.first)) == 1, None
+    if aligned:
         k, v = (x[:, :, rows.first[0]:] for x in (key, value))
-        return q, k, v, {**given, "kv_layout": "HND"}
-    # Requests begin at rows of their own. A table cannot name these in the pages of a dense batch, which all begin at
-    # row 0, but it can in pages that overlap. A gradient is as large as what it belongs to, so not for these.
-    ratio = None if differentiable else _rows_apart(key, value)
-    if ratio is None:
+    else:
+        # Requests begin at rows of their own. A table cannot name these in the pages of a dense batch, which all begin
+        # at row 0, but it can in pages that overlap. A gradient is as large as what it belongs to, so not for these.
+        ratio = None if differentiable else _rows_apart(key, value)
+    if not aligned and ratio is None:
         k, v = (torch.stack([x[b].roll(-f, 1) for b, f in enumerate(rows.first)]) for x in (key, value))
+    if ratio is None:
+        if cut:  # each request is one page
+            given["page_table"] = rows.array(("page_table", form), device, lambda: [[b] for b in owners])
         return q, k, v, {**given, "kv_layout": "HND"}
     page, table = _table(rows, ratio)
     pages = (batch - 1) * ratio + rows.first[-1] + 1
     k, v = (x.as_strided((pages, page, x.shape[1], x.shape[3]), (x.stride(2), x.stride(2), x.stride(1), x.stride(3)))
             for x in (key, value))
-    return q, k, v, {**given, "page_table": rows.array(("page_table", ratio), device, lambda: table)}
+    return q, k, v, {**given, "page_table": rows.array(("page_table", form, ratio), device,
+                                                       lambda: [table[b] for b in owners])}
+
+
+def _positions(rows, q_length):
+    """Of all queries, one request after the other; below 0 for padding, which then sees nothing."""
+    positions = []
+    for b, start in enumerate(rows.q_start):
+        begin, end = rows.real(b, q_length) if rows.causal else (0, q_length)
+        positions += [start + i if begin <= i < end else -1 for i in range(q_length)]
+    return positions
 
 
 def _rows_apart(key, value):

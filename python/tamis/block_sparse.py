@@ -14,6 +14,7 @@ from ._core import facts
 from ._errors import Error, invalid
 from ._frames import framework_of
 from ._index import normalize
+from ._lists import LARGEST, in_range, integers, narrow
 from ._plan import plan as _plan
 from ._plan import run as _run
 from ._plan import schedule as _schedule
@@ -22,7 +23,16 @@ from ._plan import schedule as _schedule
 class BlockSparseAttention:
     """M queries of one sequence over N keys, where block row i of R queries attends to the listed blocks of C keys.
 
-    `plan` and `run` take what FlashInfer's block-sparse wrapper takes. Differences:
+    Named and ordered as in FlashInfer's `BlockSparseAttentionWrapper` are:
+
+    * of `plan`: `indptr`, `indices`, `M`, `N`, `R`, `C`, `num_qo_heads`, `num_kv_heads`, `head_dim`, and by keyword
+      `causal`, `sm_scale`, `logits_soft_cap`;
+    * of `run`: `q`, `k`, `v`, and by keyword `out`, `lse`, `return_lse`.
+
+    Its other arguments do not exist here: `mask` and `packed_mask`, `block_mask` and other forms of a mask, positional
+    encodings, data types (those of the arrays count), scales of quantized arrays, and what chooses among its kernels.
+    `workspace` may be left out, `backend` is one of Tamis and belongs to `plan`, and `window`, `sink`, `fallback` and
+    `stream` are additions. Differences:
 
     * Lists are checked: a column block that does not exist is `index_out_of_range`, with the row. -1 is padding.
     * A column block that is listed twice counts once.
@@ -30,41 +40,49 @@ class BlockSparseAttention:
       loads as one block changes how the work is cut, not the result.
     * `indptr` may have a row for each KV head, for masks that differ between heads.
     * A block row without blocks gives 0 and LSE `-inf`. The LSE is a natural logarithm.
-    * There are no element masks inside blocks and no positional encodings; `window` and `sink` add to the lists.
+    * `window` and `sink` add to the lists.
 
     Arrays are those of any framework that speaks DLPack (a mask for each KV head: NumPy and torch), all on the host or
     all on one device.
 
     Args:
         workspace: device memory (a dense run of bytes), else it is taken from torch or CuPy. Unused on the host.
+
+    Attributes:
+        index: the `tamis.IndexSet` of the last `run`; None before there is one.
     """
 
     def __init__(self, workspace=None):
         self._workspace = workspace
-        self._given = None
+        self._forget()
+
+    def _forget(self):
+        self._given = self.index = None
         self._ready = {}  # (what a plan depends on): plan and schedule
 
     def plan(self, indptr, indices, M, N, R, C, num_qo_heads, num_kv_heads, head_dim, *, causal=False, sm_scale=None,
              logits_soft_cap=0.0, window=0, sink=0, backend="auto", fallback="allow"):
-        """Takes the mask, and judges it where it lies on the host.
+        """Takes the mask, and judges it where it lies on the host. What was planned before is gone, also on refusal.
 
         Args:
             indptr: int32 or int64 `[MB + 1]`, `MB = ceil(M / R)`: block row i lists `indices[indptr[i]:indptr[i + 1]]`.
                 Or `[Hkv, MB + 1]`: for each KV head.
-            indices: int32 `[nnz]`, column blocks in any order. Both are kept as they are; after a change plan again.
+            indices: int32 or int64 `[nnz]`, column blocks in any order. Arrays are kept as they are, but for `indices`
+                of 64 bits and masks by KV head, which are copied; after a change plan again.
             M, N: queries and keys.
             R, C: queries and keys of a block.
             num_qo_heads, num_kv_heads, head_dim: `Hq`, `Hkv`, `D`.
             causal: besides, hide later keys; the last query stands at the last key, so where M exceeds N the first
                 M - N queries see nothing.
             sm_scale: of the scores; default `1 / sqrt(D)`.
-            logits_soft_cap: caps scores by tanh; 0 for none.
+            logits_soft_cap: caps scores by tanh; 0 or None for none.
             window, sink, backend, fallback: as in `tamis.plan`; positions are those of a causal mask.
 
         Raises:
             Error: `invalid_argument`, `index_out_of_range`. Of lists on a device, `tamis.IndexSet.poll` of the
                 attribute `index` raises the latter after a run.
         """
+        self._forget()
         numbers = dict(M=M, N=N, R=R, C=C, num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
         for name, value in numbers.items():
             numbers[name] = value = _checks.integer(name, value)
@@ -81,6 +99,7 @@ class BlockSparseAttention:
             indptr, indices = _by_block_row(indptr, indices)
         elif len(shape) == 2:
             indptr = indptr[0]
+        indices = _of_32_bits(indptr, indices, -(-N // C))
         here = facts(indices, "indices").device == 0
         like = None if here else indices
         # Negative positions see nothing, and without a mask by position none else matters.
@@ -92,7 +111,8 @@ class BlockSparseAttention:
             normalize(lists, **{name: x for name, x in arrays.items() if name != "cu_kv"}, causal=causal,
                       window=window, sink=sink, q_heads=num_qo_heads, kv_heads=num_kv_heads)
         self._given = dict(candidates=lists, causal=causal, window=window, sink=sink, scale=sm_scale,
-                           softcap=logits_soft_cap, backend=backend, fallback=fallback, **arrays)
+                           softcap=0.0 if logits_soft_cap is None else logits_soft_cap, backend=backend,
+                           fallback=fallback, **arrays)
         self._numbers, self._ready = numbers, {}
 
     def run(self, q, k, v, *, out=None, lse=None, return_lse=False, stream=None):
@@ -131,6 +151,24 @@ class BlockSparseAttention:
             self._ready = {key: (planned, _schedule(planned, self.index, stream=stream))}
         planned, step = self._ready[key]
         return _run(planned, step, q, k, v, out=out, lse=lse, return_lse=return_lse, stream=stream)
+
+
+def _of_32_bits(indptr, indices, columns):
+    """Indices of 64 bits as int32. What does not fit is refused here on the host, and on a device, which is not waited
+    for, becomes another number that it will refuse."""
+    kind = facts(indices, "indices")
+    if kind.dtype != "I64":
+        return indices
+    if kind.device == 0:
+        entries, starts = integers(indices, "indices", 1), integers(indptr, "indptr", 1)
+        in_range(entries, lambda at: int(np.searchsorted(starts, at, "right")) - 1, "indices", columns, False)
+        return narrow(entries)
+    name = framework_of(indices)
+    if name == "torch":
+        return indices.clamp(-2, LARGEST).int()
+    if name == "cupy":
+        return indices.clip(-2, LARGEST).astype("int32")
+    raise invalid("indices", "lists on a device are taken from torch and CuPy only")
 
 
 def _beside(array, like):

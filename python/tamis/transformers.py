@@ -21,6 +21,7 @@ except ImportError as missing:
 
 from . import _padding
 from ._page_selection import PageRequest, best_pages, chosen_pages, page_bounds
+from ._query_runs import candidate_rows
 
 __all__ = ["PageRequest", "best_pages", "page_bounds", "register"]
 
@@ -42,8 +43,14 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
     that window, and layers that are not causal attend to everything: there is nothing to select by position.
 
     A model's `scaling`, `softcap`, sliding window and causality are respected, static and dynamic caches, prefill and
-    decode, padding in front of a request or behind it. Positions, pages, window and sink count from a request's first
-    token, not from its padding. A query that is padding has the result 0.
+    decode, padding in front of a request or behind it. Positions, pages, window, sink and blocks of queries count from
+    a request's first token, not from its padding. In a causal layer a query that is padding has the result 0, and no
+    say in what others see. A block holds the queries at positions `n * query_block` up to the next multiple that one
+    call brings: chunks of a prefill choose what a whole one does where they end at such multiples, and a token that is
+    generated chooses alone.
+
+    A model that rotates (RoPE) does so by its `position_ids`: `generate` passes them, but a plain `model(...)` counts
+    columns, padding included. Scores are the same then, bounds of pages are not, so pass them beside such a mask.
 
     Dropout, where a model trains with it: each call draws a seed from torch's default CPU generator, so
     `torch.manual_seed` repeats it and checkpointing recomputes the same weights.
@@ -58,9 +65,9 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
         pages: how many pages a block of queries takes besides; 0: window and sink alone; None: every token, and window
             and sink make no difference.
         page_size: tokens of a page.
-        query_block: queries that share pages.
+        query_block: positions whose queries share pages.
         selector: `"bounds"` (`best_pages`), or a callable that is given a `PageRequest` and returns pages as an int32
-            tensor `[blocks, Hkv, K]`, -1 for none.
+            or int64 tensor `[blocks, Hkv, K]` beside the query, -1 for none.
         backend: as for `tamis.attention`.
         observe: called before each attention as `observe(module, arguments)`, with what `tamis.attention` is about to
             be given, by name.
@@ -70,7 +77,9 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
 
     Raises:
         Error: `invalid_argument` for numbers out of range. A model's call raises `unsupported`, with the argument's
-            name, for masks and arguments that are not computed (learned sinks, packed or chunked sequences, ...).
+            name, for masks and arguments that are not computed (learned sinks, chunked sequences, packed ones where
+            transformers tells of them, ...), and of `selector` `invalid_argument` and `index_out_of_range`. The latter
+            is the verdict of `tamis.poll` where the model is on a device.
     """
     window, sink = _at_least(0, "window", window), _at_least(0, "sink", sink)
     pages = None if pages is None else _at_least(0, "pages", pages)
@@ -89,10 +98,15 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
             return _candidates.ALL, 0, 0
         if pages == 0:
             return None, window, sink
+        asked = {}
+        for b, (t, tokens, q_start) in enumerate(zip(rows.first, rows.tokens, rows.q_start)):
+            begin, end = rows.real(b, query.shape[2])
+            if begin < end:
+                asked[b] = PageRequest(query[b, :, begin:end], key[b, :, t:t + tokens], q_start + begin, pages,
+                                       page_size, query_block, module)
         with torch.no_grad():
-            lists = chosen_pages(selector, [
-                PageRequest(query[b], key[b, :, first:first + tokens], q_start, pages, page_size, query_block, module)
-                for b, (first, tokens, q_start) in enumerate(zip(rows.first, rows.tokens, rows.q_start))])
+            lists = candidate_rows(rows.runs(query.shape[2], query_block)[0], chosen_pages(selector, asked),
+                                   query_block, key)
         return _candidates.Candidates(lists, unit=page_size, query_block=query_block,
                                       index_heads=key.shape[1]), window, sink
 
@@ -105,7 +119,8 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
         rows = _rows(module, query, key, attention_mask, sliding_window, is_causal)
         candidates, near, first = choose(module, query, key, rows)
         differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-        q, k, v, given = _padding.arguments(query, key, value, rows, differentiable)
+        listed = candidates is not None and candidates is not _candidates.ALL
+        q, k, v, given = _padding.arguments(query, key, value, rows, differentiable, query_block if listed else None)
         given.update(causal=rows.causal, window=near, sink=first, scale=scaling, softcap=softcap or 0.0,
                      backend=backend)
         if dropout:
@@ -113,7 +128,7 @@ def register(name="tamis", *, window, sink, pages=None, page_size=16, query_bloc
         if observe is not None:
             observe(module, {"q": q, "k": k, "v": v, "candidates": candidates, **given})
         out = _attention(q, k, v, candidates, **given)
-        return out.to(query.dtype), None
+        return out.reshape(query.shape[0], query.shape[2], *out.shape[-2:]).to(query.dtype), None
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, _mask)

@@ -62,7 +62,8 @@ def test_against_a_dense_mask(rng, heads, rows, columns):
 @pytest.mark.parametrize("m, n", [(37, 70), (70, 37), (37, 37)])
 @pytest.mark.parametrize("options, same", [({}, {}), (dict(causal=True), dict(causal=True)),
                                            (dict(window=5, sink=3, causal=True), dict(window=5, sink=3, causal=True)),
-                                           (dict(sm_scale=0.7, logits_soft_cap=1.5), dict(scale=0.7, cap=1.5))])
+                                           (dict(sm_scale=0.7, logits_soft_cap=1.5), dict(scale=0.7, cap=1.5)),
+                                           (dict(logits_soft_cap=None), {})])
 def test_masks_and_scores(rng, m, n, options, same):
     lists, indptr, indices, q, k, v = problem(rng, m, n)
     sparse = BlockSparseAttention()
@@ -92,6 +93,46 @@ def test_a_plan_serves_many_runs(rng):
     np.testing.assert_array_equal(sparse.run(q, k, v), first)
     sparse.plan(np.zeros(6, np.int32), indices[:0], 37, 70, 8, 12, 4, 2, 16)
     assert (sparse.run(q, k, v) == 0).all()
+
+
+def test_a_refused_plan_leaves_none(rng):
+    """Rather than the mask of the one before."""
+    _, indptr, indices, q, k, v = problem(rng)
+    sparse = BlockSparseAttention()
+    bad = np.where(np.arange(len(indices)) == 1, 6, indices).astype(np.int32)
+    for refused, sizes, code in ((bad, (37, 70, 8, 12), "index_out_of_range"),
+                                 (indices, (41, 70, 8, 12), "invalid_argument"),
+                                 (indices, (37, 70, 0, 12), "invalid_argument")):
+        sparse.plan(indptr, indices, 37, 70, 8, 12, 4, 2, 16)
+        sparse.run(q, k, v)
+        with pytest.raises(tamis.Error, match=f"^{code}"):
+            sparse.plan(indptr, refused, *sizes, 4, 2, 16)
+        with pytest.raises(tamis.Error, match="^stale_plan: run: there is no plan"):
+            sparse.run(q, k, v)
+        assert sparse.index is None
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_lists_of_64_bits(rng, heads, framework):
+    lists, indptr, indices, q, k, v = problem(rng, heads=heads)
+    make = pytest.importorskip("torch").from_numpy if framework == "torch" else lambda array: array
+    results = []
+    for dtypes in ((np.int32, np.int32), (np.int64, np.int64), (np.int64, np.int32), (np.int32, np.int64)):
+        sparse = BlockSparseAttention()
+        sparse.plan(*(make(x.astype(dtype)) for x, dtype in zip((indptr, indices), dtypes)), 37, 70, 8, 12, 4, 2, 16)
+        results.append(sparse.run(q, k, v))
+        np.testing.assert_array_equal(results[-1], results[0])
+    np.testing.assert_allclose(results[0], judge(lists, q, k, v, 8, 12)[0], rtol=2e-5, atol=2e-5)
+    wide = indices.astype(np.int64)
+    at = int(indptr.ravel()[2])  # the first of block row 2, of the first KV head
+    for value in ((1 << 32) + 1, -1 << 32, (1 << 31) - 1, -2, 6):
+        wide[at] = value
+        with pytest.raises(tamis.Error, match="^index_out_of_range: (cand_)?indices: row ") as caught:
+            BlockSparseAttention().plan(make(indptr), make(wide), 37, 70, 8, 12, 4, 2, 16)
+        assert (caught.value.row, caught.value.value) == (4 if heads else 2, value)
+    with pytest.raises(tamis.Error, match="^invalid_argument: (cand_)?indices: "):
+        BlockSparseAttention().plan(make(indptr), make(indices.astype(np.float32)), 37, 70, 8, 12, 4, 2, 16)
 
 
 @pytest.mark.parametrize("heads", [False, True])

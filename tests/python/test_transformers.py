@@ -13,47 +13,12 @@ transformers = pytest.importorskip("transformers")
 import tamis
 import tamis.transformers as hf
 
-def same(ours, expected):
-    """Equal but for rounding in float32, by the size of the logits: near zero they are differences of larger sums."""
-    torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5 * max(1.0, float(expected.abs().max())))
-
-
-
-def tiny(kind="Llama", **changes):
-    """A random model of two layers, four query heads over two KV heads of 16."""
-    torch.manual_seed(7)
-    sizes = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=16, max_position_embeddings=128, pad_token_id=0, bos_token_id=1,
-                 eos_token_id=None, initializer_range=0.4)
-    config = getattr(transformers, f"{kind}Config")(**{**sizes, **changes})
-    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+from hf_models import logits, padded, same, tiny, tokens, use
 
 
 @pytest.fixture(scope="module")
 def model():
     return tiny()
-
-
-def tokens(batch, length):
-    return torch.randint(1, 97, (batch, length), generator=torch.Generator().manual_seed(3))
-
-
-def padded(batch, length, lengths, side):
-    ids, mask = tokens(batch, length), torch.zeros(batch, length, dtype=torch.long)
-    for b, n in enumerate(lengths):
-        part = slice(length - n, length) if side == "left" else slice(0, n)
-        mask[b, part] = 1
-    return ids.masked_fill(mask == 0, 0), mask
-
-
-@torch.no_grad()
-def logits(model, implementation, ids, mask=None, **more):
-    model.set_attn_implementation(implementation)
-    return model(ids, attention_mask=mask, **more).logits
-
-
-def use(**changes):
-    return hf.register("tamis_test", **{"window": 0, "sink": 0, **changes})
 
 
 # --- everything selected equals eager
@@ -151,143 +116,6 @@ def test_bfloat16(model):
     assert ours <= 2 * eager
 
 
-# --- selection
-
-def judged(seen):
-    """An attention function that repeats, over dense masks, what `observe` saw each layer select."""
-    calls = iter(seen)
-
-    def attention(module, query, key, value, attention_mask, scaling=None, **_):
-        given = next(calls)
-        starts, lengths = given["first"], given["kv_len"]
-        mask = torch.zeros(query.shape[0], key.shape[1], query.shape[2], key.shape[2], dtype=torch.bool)
-        for b in range(query.shape[0]):
-            t = torch.arange(key.shape[2]) - starts[b]
-            for i in range(query.shape[2]):
-                position = given["q_pos"][b][i]
-                seen = (t >= 0) & (t < lengths[b]) & (t <= position)
-                near = (t < given["sink"]) | (t > position - given["window"])
-                for g in range(key.shape[1]):
-                    listed = torch.isin(t // given["unit"], given["pages"][b][i // given["block"]][g])
-                    mask[b, g, i] = seen & (near | listed)
-        groups = query.shape[1] // key.shape[1]
-        key, value, mask = (x.repeat_interleave(groups, 1) for x in (key, value, mask))
-        weights = ((query @ key.transpose(2, 3)) * scaling).masked_fill(~mask, float("-inf")).softmax(-1)
-        return (weights.nan_to_num() @ value).transpose(1, 2).contiguous(), None
-
-    transformers.AttentionInterface.register("judge", attention)
-    transformers.AttentionMaskInterface.register("judge", lambda **_: None)
-    return "judge"
-
-
-def watch(seen, mask, length=None):
-    """An `observe` that keeps selections in the terms of `judged`."""
-    def observe(module, given):
-        batch, queries = given["q"].shape[:2]
-        q_pos = given["q_pos"].reshape(batch, queries)
-        first = [int(row.argmax()) for row in mask] if mask is not None else [0] * batch
-        lists = given["candidates"]
-        pages, unit, block = torch.full((batch, 1, 2, 1), -9), 1, queries
-        if lists is not None:
-            pages = lists.indices.reshape(batch, -1, lists.index_heads, lists.indices.shape[-1])
-            unit, block = lists.unit, lists.query_block
-        seen.append(dict(first=first, kv_len=given["kv_len"].tolist(), q_pos=q_pos.tolist(), pages=pages, unit=unit,
-                         block=block, window=given["window"], sink=given["sink"]))
-    return observe
-
-
-@pytest.mark.parametrize("lengths", [(40, 40), (40, 22, 7)])
-@pytest.mark.parametrize("pages, page_size, query_block", [(0, 16, 16), (1, 4, 1), (3, 5, 4), (2, 16, 64)])
-def test_selection_equals_its_dense_mask(model, lengths, pages, page_size, query_block):
-    ids, mask = padded(len(lengths), 40, lengths, "left")
-    seen = []
-    ours = logits(model, use(window=3, sink=2, pages=pages, page_size=page_size, query_block=query_block,
-                             observe=watch(seen, mask)), ids, mask)
-    assert len(seen) == 2
-    dense = logits(model, judged(seen), ids, mask)
-    same(ours[mask == 1], dense[mask == 1])
-    everything = logits(model, "eager", ids, mask)
-    assert (ours - everything)[mask == 1].abs().max() > 1e-2  # something was left out
-
-
-def test_window_and_sink_while_generating(model):
-    """Against eager under a 4-D mask of window and sink."""
-    ids = tokens(1, 12)
-    model.set_attn_implementation(use(window=4, sink=2, pages=0))
-    made = model.generate(ids, max_new_tokens=6, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    whole = made.sequences[:, :-1]
-    t, i = torch.arange(whole.shape[1]), torch.arange(whole.shape[1])[:, None]
-    mask = (t <= i) & ((t < 2) | (t > i - 4))
-    dense = logits(model, "eager", whole, torch.where(mask, 0.0, -1e30)[None, None])
-    same(torch.stack(made.logits, 1), dense[:, 11:])
-
-
-def test_selection_does_not_depend_on_padding_or_chunks(model):
-    """One request alone, beside others, and token by token has the same pages, so the same logits."""
-    name = use(window=1, sink=0, pages=2, page_size=4, query_block=1)
-    ids, mask = padded(3, 30, (30, 18, 7), "left")
-    # Bounds are those of rotated keys, so the model has to count from the first token as well.
-    beside = logits(model, name, ids, mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
-    for request, length in ((1, 18), (2, 7)):
-        alone = logits(model, name, ids[request:request + 1, 30 - length:])[0]
-        same(beside[request, 30 - length:], alone)
-        cache, steps = transformers.DynamicCache(), []
-        with torch.no_grad():
-            for i in range(30 - length, 30):
-                steps.append(model(ids[request:request + 1, i:i + 1], past_key_values=cache).logits[0])
-        same(torch.cat(steps), alone)
-
-
-@pytest.mark.parametrize("rows, q_start, block", [(1, 36, 1), (37, 0, 8), (40, -3, 16), (300, -263, 16)])
-def test_best_pages_by_hand(rows, q_start, block):
-    generator = torch.Generator().manual_seed(5)
-    query = torch.randn(4, rows, 8, generator=generator)
-    key = torch.randn(2, 37, 8, generator=generator)
-    chosen = hf.best_pages(hf.PageRequest(query, key, q_start, 3, 5, block))
-    assert chosen.dtype == torch.int32
-    for b in range(-(-rows // block)):
-        for h in range(2):
-            bounds = {}
-            for page in range(7):
-                part = key[h, page * 5:page * 5 + 5]
-                low, high = part.amin(0), part.amax(0)
-                for i in range(b * block, min(rows, b * block + block)):
-                    if page * 5 + 4 <= q_start + i:
-                        for q in query[2 * h:2 * h + 2, i]:
-                            bound = float(torch.maximum(q * low, q * high).sum())
-                            assert bound >= float((part @ q).max()) - 1e-4
-                            bounds[page] = max(bounds.get(page, bound), bound)
-            best = sorted(bounds, key=bounds.get)[-3:]
-            assert sorted(chosen[b, h].tolist()) == sorted(best + [-1] * (3 - len(best)))
-
-
-def test_equal_bounds_and_bounds_that_are_none():
-    key = torch.zeros(1, 24, 4)
-    key[0, 4:8] = key[0, 16:20] = 1.0
-    key[0, 9] = float("nan")
-    ask = lambda pages: hf.best_pages(hf.PageRequest(torch.ones(1, 1, 4), key, 23, pages, 4, 1)).tolist()
-    assert ask(1) == [[[1]]] and ask(3) == [[[1, 4, 0]]] and ask(9) == [[[1, 4, 0, 3, 5, -1]]]
-
-
-def test_a_selector_of_ones_own(model):
-    """Pages behind the first 12 tokens; with room for all of them nothing is lost."""
-    asked = []
-
-    def everything(request):
-        asked.append((tuple(request.query.shape), tuple(request.key.shape), request.q_start, request.module.layer_idx))
-        count = -(-request.key.shape[1] // request.page_size)
-        return torch.arange(count).expand(request.blocks, request.key.shape[0], count)
-
-    ids, mask = padded(2, 20, (20, 7), "left")
-    ours = logits(model, use(pages=9, page_size=4, selector=everything), ids, mask)
-    same(ours[mask == 1], logits(model, "eager", ids, mask)[mask == 1])
-    assert asked[:2] == [((4, 20, 16), (2, 20, 16), 0, 0), ((4, 20, 16), (2, 7, 16), -13, 0)]
-    with pytest.raises(tamis.Error, match=r"selector: returned \(2, 3\), expected a tensor \[2, 2, K\]"):
-        logits(model, use(pages=1, selector=lambda request: torch.zeros(2, 3)), ids, mask)
-    with pytest.raises(tamis.Error, match="^index_out_of_range"):
-        logits(model, use(pages=1, selector=lambda request: torch.full((2, 2, 1), 1000)), ids, mask)
-
-
 # --- copies
 
 def test_k_and_v_are_read_where_they_lie():
@@ -375,6 +203,8 @@ def test_masks_that_are_not_computed(model):
     packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     with pytest.raises(tamis.Error, match="mask_function: and_masks.* is neither causal"):
         logits(model, use(), ids[:1], position_ids=packed, use_cache=False)
+    for unsaid in (dict(use_cache=True), dict(use_cache=False, mask=torch.ones_like(ids[:1]))):  # one sequence, then
+        same(*(logits(model, name, ids[:1], position_ids=packed, **unsaid) for name in (use(), "eager")))
     with pytest.raises(tamis.Error, match="mask_function: .* is neither causal.*chunked"):
         hf._mask(batch_size=1, q_length=4, kv_length=4, mask_function=transformers.masking_utils.
                  chunked_causal_mask_function(2, torch.zeros(1, dtype=int)))
@@ -435,9 +265,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_guide_runs(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python_frameworks.md").read_text(), re.M | re.S)
     assert len(blocks) == 3
-    names = {}
     for block in blocks[:2]:
-        exec(compile(block, "docs/python_frameworks.md", "exec"), names)
+        exec(compile(block, "docs/python_frameworks.md", "exec"), {})
     assert "torch.Size([1, 400, 1000])" in capsys.readouterr().out
 
 
