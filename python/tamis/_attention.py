@@ -67,6 +67,7 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
                      window=window, sink=sink, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes,
                      dropout_p=dropout_p, dropout_seed=dropout_seed, page_stamps=page_stamps,
                      table_stamps=table_stamps, kv_layout=kv_layout)
+    _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
     quantized = dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
                      k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
     if _wants_gradients(q, k, v):
@@ -189,14 +190,15 @@ def merge_states(outs, lses, *, out=None, lse=None):
         The pair of the joined result and its LSE.
 
     Raises:
-        Error: `invalid_argument` where arrays do not fit together; `unsupported` for arrays of a device and for
-            results that are not float32.
+        Error: `invalid_argument` where arrays do not fit together; `unsupported` for arrays of a device, for results
+            that are not float32, and for tensors that require a gradient.
     """
     outs, lses = list(outs), list(lses)
     if not outs:
         raise _checks.invalid("outs", "is empty")
     for name, arrays in (("outs", outs), ("lses", lses)):
         for array in arrays:
+            _problem.refuse_gradients(**{name: array})
             facts = _core.facts(array, name)
             if facts.device:
                 raise unsupported(name, "lies on a device; merge_states reads memory of the host")

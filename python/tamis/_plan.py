@@ -1,4 +1,6 @@
 """Plans and runs, stage by stage."""
+from sys import modules as _modules
+
 from . import _checks, _core, _device, _problem, _streams, _threads
 from ._errors import Error, invalid
 
@@ -89,6 +91,7 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
     Raises:
         Error: `invalid_argument`; `unsupported` where no kernel computes the problem, naming the property.
     """
+    _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
     frame = _problem.frame_of(q)
     given = _problem.build(
         frame, q, k, v, candidates, cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos,
@@ -145,10 +148,16 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
         The result, or the pair. On a device the kernel is launched, and nothing waits.
 
     Raises:
-        Error: `stale_plan` when the parts do not belong together; `invalid_argument`, `unsupported` as `attention`.
+        Error: `stale_plan` when the parts do not belong together; `invalid_argument`, `unsupported` as `attention`,
+            and `unsupported` where torch would record gradients of q, k or v: stages compute none.
     """
     if schedule.plan is not plan:
         raise Error("stale_plan", "schedule: was made by another plan")
+    torch = _modules.get("torch")
+    if torch is not None and torch.is_grad_enabled() and (  # spelled out: this is the way of every layer
+            getattr(q, "requires_grad", False) or getattr(k, "requires_grad", False)
+            or getattr(v, "requires_grad", False)):
+        _problem.refuse_gradients(q=q, k=k, v=v)
     if stream is not None and type(stream) is not int:
         stream = _streams.number(stream)
     if out is None or (lse is None and return_lse):

@@ -26,6 +26,8 @@ _NUMBERS = (("form", "int"), ("unit", "int"), ("query_block", "int"), ("index_he
             ("backend", "str"), ("fallback", "str"))
 _INPUTS = ", ".join(["Tensor q", "Tensor k", "Tensor v", *(f"Tensor? {name}" for name in _ARRAYS),
                      *(f"{kind} {name}" for name, kind in _NUMBERS)])
+_BACKEND = len(_ARRAYS) + [name for name, _ in _NUMBERS].index("backend")  # of the arguments behind q, k and v
+_ALIBI = 3 + _ARRAYS.index("alibi_slopes")
 _INTEGER_SEED = 1 << 63  # torch's integers are signed; seeds are not
 
 
@@ -53,6 +55,9 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         Error: as `tamis.attention`; `unsupported` for gradients on a device.
     """
     c = _candidates.given(candidates)
+    if backend == "reference" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise unsupported("backend", "the reference computes no gradients; backend='auto' does, or give q, k and v "
+                                     "detached")
     if torch.is_autocast_enabled(q.device.type):
         to = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(to), k.to(to), v.to(to)
@@ -86,8 +91,9 @@ def _attention(q, k, v, *arguments):
 
 @_attention.register_fake
 def _(q, k, v, *arguments):
-    shape = (*q.shape[:-1], v.shape[-1])
-    return q.new_empty(shape), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    double = arguments[_BACKEND] == "reference"
+    return (q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=torch.float64 if double else q.dtype),
+            q.new_empty(q.shape[:-1], dtype=torch.float64 if double else torch.float32))
 
 
 @torch.library.custom_op("tamis::attention_backward", mutates_args=(),
@@ -96,6 +102,8 @@ def _(q, k, v, *arguments):
 def _attention_backward(d_out, d_lse, out, lse, q, k, v, *arguments):
     lists, given, _, _ = _split(arguments)
     d_q, d_k, d_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    if q.dim() == 4 and given["cu_q"] is None:  # rows of one run, as q's are; autograd's may lie otherwise
+        d_out, d_lse = d_out.contiguous(), d_lse.contiguous()
     problem = _problem.build(_problem.frame_of(q), q, k, v, lists, **given).problem
     problem.set("d_out", d_out, problem.join_q)
     problem.set("d_lse", d_lse, problem.join_q)
@@ -109,6 +117,8 @@ def _(d_out, d_lse, out, lse, q, k, v, *arguments):
 
 
 def _keep(ctx, inputs, output):
+    if ctx.needs_input_grad[_ALIBI]:
+        raise unsupported("alibi_slopes", "requires a gradient; gradients are computed in q, k and v")
     if any(ctx.needs_input_grad[:3]) and inputs[0].device.type != "cpu":
         raise unsupported("q", f"requires a gradient on {inputs[0].device}; gradients are computed on the CPU only, so "
                                "give it detached, or call under torch.no_grad()")

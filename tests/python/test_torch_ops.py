@@ -119,6 +119,54 @@ def test_attention_takes_the_operator_where_gradients_are_wanted(rng):
     assert q.grad.abs().sum() > 0
 
 
+def test_gradients_of_results_that_are_used_transposed():
+    leaves = [torch.randn(2, n, h, 8, requires_grad=True) for n, h in ((5, 4), (9, 2), (9, 2))]
+    weights, lse_weights = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5)
+    found = []
+    for turned in (lambda x: x.transpose(1, 2).contiguous(), lambda x: x.transpose(1, 2)):
+        out, lse = tamis.torch.attention(*leaves, tamis.ALL, return_lse=True)
+        loss = (turned(out) * weights).sum() + (turned(lse) * lse_weights).sum()
+        found.append(torch.autograd.grad(loss, leaves))
+    want = [x.detach().clone().requires_grad_() for x in leaves]
+    q, k, v = (x.transpose(1, 2) for x in want)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=torch.ones(5, 9).tril(4).bool(), enable_gqa=True)
+    scores = (q @ k.repeat_interleave(2, 1).transpose(2, 3) / 8 ** 0.5).masked_fill(
+        ~torch.ones(5, 9).tril(4).bool(), -torch.inf)
+    ((expected * weights).sum() + (scores.logsumexp(-1) * lse_weights).sum()).backward()
+    for gradients in found:
+        for got, x in zip(gradients, want):
+            torch.testing.assert_close(got, x.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_the_reference_computes_no_gradients():
+    q = torch.randn(1, 3, 2, 8)
+    leaf = q.clone().requires_grad_()
+    for attention in (tamis.attention, tamis.torch.attention):
+        with pytest.raises(tamis.Error, match="backend: the reference computes no gradients") as caught:
+            attention(leaf, q, q, tamis.ALL, backend="reference")
+        assert caught.value.code == "unsupported"
+        assert attention(q, q, q, tamis.ALL, backend="reference").dtype == torch.float64
+        with torch.no_grad():
+            assert attention(leaf, q, q, tamis.ALL, backend="reference").dtype == torch.float64
+    compiled = torch.compile(lambda q: tamis.torch.attention(q, q, q, tamis.ALL, backend="reference") * 2,
+                             fullgraph=True, backend="aot_eager")
+    assert compiled(q).dtype == torch.float64
+
+
+def test_slopes_have_no_gradients():
+    q, slopes = torch.randn(1, 3, 2, 8), torch.ones(2, requires_grad=True)
+    for call in (lambda: tamis.attention(q, q, q, tamis.ALL, alibi_slopes=slopes),
+                 lambda: tamis.torch.attention(q, q, q, tamis.ALL, alibi_slopes=slopes),
+                 lambda: tamis.attention(q.clone().requires_grad_(), q, q, tamis.ALL, alibi_slopes=slopes),
+                 lambda: tamis.plan(q, q, q, tamis.ALL, alibi_slopes=slopes)):
+        with pytest.raises(tamis.Error, match="alibi_slopes: requires a gradient") as caught:
+            call()
+        assert caught.value.code == "unsupported"
+    with torch.no_grad():
+        tamis.attention(q, q, q, tamis.ALL, alibi_slopes=slopes)
+
+
 def test_second_derivatives_are_refused(rng):
     q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
     q.requires_grad_()
