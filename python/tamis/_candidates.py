@@ -27,8 +27,9 @@ class Candidates:
 
     `from_csr`, `from_bsr`, `from_topk`, `from_dense_mask` and `from_block_mask` take the formats of others. They read
     the arrays and check shapes, dtypes, order and ranges, so arrays of a device cost a wait and a way to the host and
-    back; what they make lies where the arrays lay, and int64 entries become int32. `to_csr`, `to_fixed_width`,
-    `to_bsr` and `to_dense_mask` are the way back, in NumPy arrays.
+    back; int64 entries become int32. What they make lies where the arrays lay: tensors for tensors of torch, all of
+    the device of the indices or the mask; on the host NumPy arrays for all others, but for arrays that need no change.
+    `to_csr`, `to_fixed_width`, `to_bsr` and `to_dense_mask` are the way back, in NumPy arrays.
     """
 
     __slots__ = ("indices", "indptr", "count", "unit", "query_block", "index_heads", "duplicates", "invalid", "form")
