@@ -8,6 +8,7 @@
 The operators are `torch.ops.tamis.attention` and `torch.ops.tamis.attention_backward`; tests check them with
 `torch.library.opcheck`.
 """
+import numpy as np
 import torch
 
 from . import _candidates, _checks, _core, _problem, _threads
@@ -38,7 +39,8 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     """`tamis.attention` as one torch operator: differentiable in q, k and v (and through the LSE), traceable whole by
     `torch.compile(fullgraph=True)`, capturable into a CUDA graph.
 
-    Arguments, shapes, units and errors are those of `tamis.attention`, with torch tensors throughout. Differences:
+    Arguments, shapes, units and errors are those of `tamis.attention`; q, k and v are torch tensors, and lists, lengths,
+    tables and the other arrays either tensors or arrays of NumPy, which are read where they lie. Differences:
 
     * Gradients are computed on the CPU; on a device an input that requires a gradient is `unsupported`. They are
       those of the sets chosen by `candidates`; the lists themselves get none. Lists, lengths and page tables are kept
@@ -54,7 +56,15 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     Raises:
         Error: as `tamis.attention`; `unsupported` for gradients on a device.
     """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch tensor, not {type(tensor).__name__}")
     c = _candidates.given(candidates)
+    arrays = dict(zip(_ARRAYS, (c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes,
+                                page_stamps, table_stamps), strict=True))
+    for name, array in arrays.items():
+        if array is not None and not isinstance(array, torch.Tensor):
+            arrays[name] = _tensor(name, array)
     if backend == "reference" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise unsupported("backend", "the reference computes no gradients; backend='auto' does, or give q, k and v "
                                      "detached")
@@ -63,10 +73,25 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         q, k, v = q.to(to), k.to(to), v.to(to)
     seed = _checks.unsigned("dropout_seed", dropout_seed)
     out, lse = torch.ops.tamis.attention(
-        q, k, v, c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes, page_stamps,
-        table_stamps, c.form, c.unit, c.query_block, c.index_heads, c.duplicates, c.invalid, causal, window, sink, scale,
-        softcap, dropout_p, seed - 2 * _INTEGER_SEED if seed >= _INTEGER_SEED else seed, kv_layout, backend, fallback)
+        q, k, v, *arrays.values(), c.form, c.unit, c.query_block, c.index_heads, c.duplicates, c.invalid, causal, window,
+        sink, scale, softcap, dropout_p, seed - 2 * _INTEGER_SEED if seed >= _INTEGER_SEED else seed, kv_layout, backend,
+        fallback)
     return (out, lse) if return_lse else out
+
+
+def _tensor(name, array):
+    """An array of NumPy as a tensor over the same memory."""
+    if not isinstance(array, np.ndarray):
+        if hasattr(array, "__dlpack__") or isinstance(array, _core.View):
+            raise unsupported(name, f"is of {type(array).__name__}; operators of torch take its tensors, and arrays of "
+                                    "NumPy")
+        raise TypeError(f"{name}: expected a torch tensor or an array of NumPy, not {type(array).__name__}")
+    if not torch.compiler.is_compiling() and not (array.flags.writeable and all(step >= 0 for step in array.strides)):
+        array = array.copy()  # torch has no tensors of these
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as why:
+        raise unsupported(name, f"cannot be read as a tensor: {why}") from None
 
 
 def _split(arguments):

@@ -139,6 +139,40 @@ def test_gradients_of_results_that_are_used_transposed():
             torch.testing.assert_close(got, x.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["csr", "fixed"])
+def test_lists_and_lengths_of_numpy(rng, form):
+    q, k, v, c, keywords = tensors(case_of(rng, poison=False), "cpu", form=form)
+    k, v = k.nan_to_num(), v.nan_to_num()
+    host = {name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in keywords.items()}
+    host["page_table"].flags.writeable = False
+    host["kv_len"] = np.repeat(host["kv_len"], 2)[::2]
+    lists = tamis.Candidates(*(None if x is None else x.numpy() for x in (c.indices, c.indptr, c.count)), unit=16,
+                             index_heads=2)
+    found = []
+    for candidates, more in ((c, keywords), (lists, host)):
+        for attention in (tamis.attention, tamis.torch.attention):
+            leaf = q.clone().requires_grad_()
+            attention(leaf, k, v, candidates, **more).square().sum().backward()
+            found.append(leaf.grad)
+    assert all(torch.equal(found[0], x) for x in found[1:])
+    host["page_table"] = host["page_table"].copy()  # Dynamo itself has no arrays that are read-only
+    layer = torch.compile(lambda q: tamis.torch.attention(q, k, v, lists, **host) * 2, fullgraph=True,
+                          backend="aot_eager")
+    assert torch.equal(layer(q), 2 * tamis.attention(q, k, v, c, **keywords))
+
+
+def test_what_is_no_tensor_is_named(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
+    for i, name in enumerate("qkv"):
+        given = [x.numpy() if i == j else x for j, x in enumerate((q, k, v))]
+        with pytest.raises(TypeError, match=f"^{name}: expected a torch tensor, not ndarray"):
+            tamis.torch.attention(*given, candidates, **keywords)
+    with pytest.raises(TypeError, match="^kv_len: expected a torch tensor or an array of NumPy, not list"):
+        tamis.torch.attention(q, k, v, candidates, **{**keywords, "kv_len": [1, 2]})
+    with pytest.raises(tamis.Error, match="^unsupported: page_table: is of View"):
+        tamis.torch.attention(q, k, v, candidates, **{**keywords, "page_table": tamis.View(np.zeros(2, np.uint16), "bf16")})
+
+
 def test_the_reference_computes_no_gradients():
     q = torch.randn(1, 3, 2, 8)
     leaf = q.clone().requires_grad_()
