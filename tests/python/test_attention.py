@@ -94,7 +94,7 @@ def test_dense_batch_of_fewer_tokens(rng):
 
 def test_a_dense_batch_that_cannot_be_joined_is_named(rng):
     q = rng.standard_normal((2, 4, 2, 8)).astype(np.float32)[:, :3]
-    with pytest.raises(tamis.Error, match="^invalid_argument: q: a dense batch of these strides"):
+    with pytest.raises(tamis.Error, match=r"^invalid_argument: q: a dense batch .* \.contiguous\(\)"):
         tamis.attention(q, q, q, tamis.ALL)
 
 
