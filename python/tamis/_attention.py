@@ -101,6 +101,7 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
         if device:
             _device.attention(given, q, k, v, options, result.argument, lse_argument, workspace, stream)
         else:
+            _device.ran_on_host = True
             _core.forward(given.problem, result.argument, lse_argument, options, _threads.get_num_threads())
     return (result.value(), lse.value()) if return_lse else result.value()
 
@@ -137,18 +138,20 @@ def poll(workspace=None, *, stream=None, device=0):
         device: number of the device.
 
     Returns:
-        Statistics of that step: entries by class, blocks, pages, tasks (docs/device_step.md).
+        Statistics of that step: entries by class, blocks, pages, tasks (docs/device_step.md). An empty dictionary where
+        `attention` ran on the host alone, which raises at once what it finds wrong.
 
     Raises:
         Error: the verdict of the device, with request, row, page and value; `not_capturable` while the stream is
             being captured; `invalid_argument` where no such step is known.
     """
+    anywhere = workspace is None and stream is None
     stream = _streams.number(stream)
     if stream is None:
         torch = sys.modules.get("torch")
         cuda = torch is not None and torch.cuda.is_available()
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else 0
-    return _device.poll(workspace, stream, device)
+    return _device.poll(workspace, stream, device, anywhere)
 
 
 def explain(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,

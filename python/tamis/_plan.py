@@ -1,7 +1,7 @@
 """Plans and runs, stage by stage."""
 from sys import modules as _modules
 
-from . import _checks, _core, _device, _problem, _streams, _threads
+from . import _checks, _core, _device, _index, _problem, _streams, _threads
 from ._errors import Error, invalid
 
 
@@ -38,6 +38,11 @@ class Plan:
 
     def __repr__(self):
         return f"Plan({self.backend}, {self.shape})"
+
+
+def check_plan(plan):
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan: expected a Plan of tamis.plan, not {type(plan).__name__}")
 
 
 class Schedule:
@@ -123,6 +128,9 @@ def schedule(plan, index, *, stream=None):
     Raises:
         Error: `stale_plan` when `index` was not made with this plan.
     """
+    check_plan(plan)
+    if not isinstance(index, _index.IndexSet):
+        raise TypeError(f"index: expected an IndexSet of tamis.normalize(plan=plan), not {type(index).__name__}")
     if index._plan is not plan:
         raise Error("stale_plan", "index: was not made with this plan")
     if not plan.on_device:
@@ -151,7 +159,10 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
         Error: `stale_plan` when the parts do not belong together; `invalid_argument`, `unsupported` as `attention`,
             and `unsupported` where torch would record gradients of q, k or v: stages compute none.
     """
-    if schedule.plan is not plan:
+    if type(schedule) is not Schedule or schedule.plan is not plan:
+        check_plan(plan)
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule: expected a Schedule of tamis.schedule, not {type(schedule).__name__}")
         raise Error("stale_plan", "schedule: was made by another plan")
     torch = _modules.get("torch")
     if torch is not None and torch.is_grad_enabled() and (  # spelled out: this is the way of every layer

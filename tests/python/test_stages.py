@@ -147,6 +147,29 @@ def test_what_does_not_belong_together(rng):
         tamis.normalize(plan=plan, into=index)
 
 
+def test_parts_in_the_wrong_place_are_named(rng):
+    case = decode(rng)
+    plan, index, schedule = stages(case)
+    arrays = case.q, case.k, case.v
+    for call, words in ((lambda: tamis.normalize(plan), "candidates: expected .*, not Plan; give a plan as plan="),
+                        (lambda: tamis.normalize(plan=index), "plan: expected a Plan .*, not IndexSet"),
+                        (lambda: tamis.normalize(plan=plan, into=plan), "into: expected an IndexSet, not Plan"),
+                        (lambda: tamis.schedule(index, plan), "plan: expected a Plan .*, not IndexSet"),
+                        (lambda: tamis.schedule(plan, schedule), "index: expected an IndexSet .*, not Schedule"),
+                        (lambda: tamis.run(schedule, plan, *arrays), "plan: expected a Plan .*, not Schedule"),
+                        (lambda: tamis.run(plan, plan, *arrays), "schedule: expected a Schedule .*, not Plan"),
+                        (lambda: tamis.run(plan, index, *arrays), "schedule: expected a Schedule .*, not IndexSet"),
+                        (lambda: tamis.run(index, schedule, *arrays), "plan: expected a Plan .*, not IndexSet")):
+        with pytest.raises(TypeError, match=f"^{words}"):
+            call()
+
+
+def test_poll_of_the_host_has_nothing_to_say(rng):
+    case = decode(rng)
+    tamis.attention(*(case.q, case.k, case.v), candidates_of(case), **case.arguments())
+    assert tamis.poll() == {}
+
+
 def test_layers_of_another_shape_are_refused(rng):
     case = decode(rng)
     plan, _, schedule = stages(case)
