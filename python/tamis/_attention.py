@@ -55,7 +55,9 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         The result `[total_q, Hq, Dv]` (dense: `[B, S, Hq, Dv]`), or with `return_lse` the pair of it and the LSE,
         float32 `[total_q, Hq]`. Empty rows are 0 with LSE `-inf`.
 
-    Where q, k or v is a torch tensor that requires a gradient, this is `tamis.torch.attention`.
+    Where q, k or v is a torch tensor that requires a gradient, and where `torch.compile` or `torch.export` traces the
+    call, this is `tamis.torch.attention`: one operator, which casts under autocast. What it does not take (`out`,
+    `workspace`, `stream`, quantized K and V) runs outside of the compiled graph, and with `fullgraph=True` not at all.
 
     On a device nothing waits: a batch that the device refuses leaves NaN, and `tamis.poll()` raises why.
 
@@ -70,15 +72,21 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
     quantized = dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
                      k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
-    if _wants_gradients(q, k, v):
+    compute, compiled = attention_of, _is_compiled(q)
+    if not compiled:
+        _problem.refuse_tangents(q=q, k=k, v=v)
+    if compiled or _wants_gradients(q, k, v):
         from . import torch as operators
-        for name, given in dict(quantized, out=out, workspace=workspace, stream=stream).items():
-            if given is not None:
-                raise unsupported(name, "cannot be given where q, k or v requires a gradient")
-        return operators.attention(q, k, v, candidates, return_lse=return_lse, backend=backend, fallback=fallback,
-                                   **arguments)
-    return attention_of(q, k, v, candidates, dict(arguments, **quantized), return_lse=return_lse, backend=backend,
-                        fallback=fallback, out=out, workspace=workspace, stream=stream)
+        more = [name for name, given in dict(quantized, out=out, workspace=workspace, stream=stream).items()
+                if given is not None]
+        if not more:
+            return operators.attention(q, k, v, candidates, return_lse=return_lse, backend=backend, fallback=fallback,
+                                       **arguments)
+        if not compiled or _wants_gradients(q, k, v):
+            raise unsupported(more[0], "cannot be given where q, k or v requires a gradient")
+        compute = operators.outside
+    return compute(q, k, v, candidates, dict(arguments, **quantized), return_lse=return_lse, backend=backend,
+                   fallback=fallback, out=out, workspace=workspace, stream=stream)
 
 
 def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallback, out=None, workspace=None,
@@ -112,6 +120,12 @@ def _reference(given, out, return_lse):
     lse = given.frame.result(given.lse_shape, "F64")
     _core.reference(given.problem, result.argument, lse.argument)
     return (result.value(), lse.value()) if return_lse else result.value()
+
+
+def _is_compiled(q):
+    """Whether torch.compile or torch.export traces this call; what they trace is no memory yet."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling() and isinstance(q, torch.Tensor)
 
 
 def _wants_gradients(*arrays):

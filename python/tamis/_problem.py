@@ -37,6 +37,16 @@ def refuse_gradients(**arrays):
                                     "it detached, or call under torch.no_grad()")
 
 
+def refuse_tangents(**arrays):
+    """Refuses arguments that torch differentiates forwards: their tangents would be lost."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.autograd.forward_ad, "_current_level", -1) < 0:
+        return
+    for name, array in arrays.items():
+        if isinstance(array, torch.Tensor) and torch.autograd.forward_ad.unpack_dual(array).tangent is not None:
+            raise unsupported(name, "has a tangent; derivatives are computed backwards only")
+
+
 def written(array):
     """A result that the caller has room for."""
     return _frames.Result(array)

@@ -34,7 +34,8 @@ _INTEGER_SEED = 1 << 63  # torch's integers are signed; seeds are not
 
 def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
               causal=True, window=0, sink=0, scale=None, softcap=0.0, alibi_slopes=None, dropout_p=0.0,
-              dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout="NHD", return_lse=False, backend="auto",
+              dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout="NHD", k_format=None, v_format=None,
+              k_scale=None, v_scale=None, k_scale_kind=None, v_scale_kind=None, return_lse=False, backend="auto",
               fallback="allow"):
     """`tamis.attention` as one torch operator: differentiable in q, k and v (and through the LSE), traceable whole by
     `torch.compile(fullgraph=True)`, capturable into a CUDA graph.
@@ -48,7 +49,9 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     * Under `torch.utils.checkpoint` the forward runs again with the same lists and the same `dropout_seed`, so with the
       same sets and the same dropped weights, as long as lists are chosen outside the checkpointed function.
     * Under autocast q, k and v are cast to the autocast dtype; everything else stays as it is.
-    * K and V are float32, float16 or bfloat16. `tamis.attention` takes quantized ones.
+    * K and V are float32, float16 or bfloat16, and the arguments of quantized ones None. `tamis.attention` takes those.
+    * Transforms of `torch.func` do not see through it: `grad` and `vjp` are torch's RuntimeError, `jvp` and other
+      derivatives forwards are `unsupported`, `vmap` runs it once for each element.
 
     Returns:
         The result in q's dtype, or with `return_lse` the pair of it and the LSE in float32.
@@ -59,6 +62,12 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: expected a torch tensor, not {type(tensor).__name__}")
+    for name, given in dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
+                            k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind).items():
+        if given is not None:
+            raise unsupported(name, "is taken by tamis.attention, where nothing requires a gradient")
+    if not torch.compiler.is_compiling():
+        _problem.refuse_tangents(q=q, k=k, v=v)
     c = _candidates.given(candidates)
     arrays = dict(zip(_ARRAYS, (c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes,
                                 page_stamps, table_stamps), strict=True))
@@ -77,6 +86,10 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         sink, scale, softcap, dropout_p, seed - 2 * _INTEGER_SEED if seed >= _INTEGER_SEED else seed, kv_layout, backend,
         fallback)
     return (out, lse) if return_lse else out
+
+
+# What the operator does not take, between two compiled graphs.
+outside = torch.compiler.disable(attention_of)
 
 
 def _tensor(name, array):

@@ -167,6 +167,11 @@ def test_what_is_no_tensor_is_named(rng):
         given = [x.numpy() if i == j else x for j, x in enumerate((q, k, v))]
         with pytest.raises(TypeError, match=f"^{name}: expected a torch tensor, not ndarray"):
             tamis.torch.attention(*given, candidates, **keywords)
+    nothing = dict.fromkeys(("k_format", "v_format", "k_scale", "v_scale", "k_scale_kind", "v_scale_kind"))
+    tamis.torch.attention(q, k, v, candidates, **keywords, **nothing)
+    for name in nothing:
+        with pytest.raises(tamis.Error, match=f"^unsupported: {name}: "):
+            tamis.torch.attention(q, k, v, candidates, **keywords, **{**nothing, name: "int8"})
     with pytest.raises(TypeError, match="^kv_len: expected a torch tensor or an array of NumPy, not list"):
         tamis.torch.attention(q, k, v, candidates, **{**keywords, "kv_len": [1, 2]})
     with pytest.raises(tamis.Error, match="^unsupported: page_table: is of View"):
@@ -186,6 +191,23 @@ def test_the_reference_computes_no_gradients():
     compiled = torch.compile(lambda q: tamis.torch.attention(q, q, q, tamis.ALL, backend="reference") * 2,
                              fullgraph=True, backend="aot_eager")
     assert compiled(q).dtype == torch.float64
+
+
+def test_transforms_of_functions_are_refused():
+    q = torch.randn(1, 3, 2, 8)
+    for attention in (tamis.attention, tamis.torch.attention):
+        for i, name in enumerate("qkv"):
+            def loss(x):
+                return attention(*(x if i == j else q for j in range(3)), tamis.ALL).sum()
+            with pytest.raises(tamis.Error, match=f"{name}: has a tangent") as caught:
+                torch.func.jvp(loss, (q,), (q,))
+            assert caught.value.code == "unsupported"
+            with pytest.raises(RuntimeError):
+                torch.func.grad(loss)(q)
+            with torch.autograd.forward_ad.dual_level():
+                with pytest.raises(tamis.Error, match=f"{name}: has a tangent"):
+                    loss(torch.autograd.forward_ad.make_dual(q, q))
+                assert attention(q, q, q, tamis.ALL).shape == q.shape
 
 
 def test_slopes_have_no_gradients():
@@ -245,6 +267,36 @@ def test_compiled_whole(rng, device):
         d_got, = torch.autograd.grad(got.sum(), q)
         d_want, = torch.autograd.grad(want.sum(), q)
         assert torch.equal(d_got, d_want)
+
+
+def test_attention_is_the_operator_where_it_is_compiled(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
+    want = tamis.attention(q, k, v, candidates, **keywords) + 1
+
+    def layer(q, k, v, indices):
+        lists = tamis.Candidates(indices, candidates.indptr, unit=16, index_heads=2)
+        return tamis.attention(q, k, v, lists, **keywords) + 1
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v, candidates.indices), want)
+    with torch.autocast("cpu", torch.bfloat16):  # as the operator
+        assert compiled(q, k, v, candidates.indices).dtype == torch.bfloat16
+        assert layer(q, k, v, candidates.indices).dtype == torch.float32
+
+
+def test_what_the_operator_does_not_take_is_computed_between_compiled_graphs(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    codes, out = (k.nan_to_num() * 20).to(torch.int8), torch.empty_like(q)
+    quantized = dict(k_format="int8", k_scale=torch.tensor(0.05))
+
+    def layer(q, k, v):
+        return tamis.attention(q * 2, k, v, candidates, **quantized, out=out, **keywords) + 1
+
+    want = layer(q, codes, v)
+    assert torch.equal(torch.compile(layer, backend="aot_eager")(q, codes, v), want)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(layer, backend="aot_eager", fullgraph=True)(q, codes, v)
 
 
 def test_checkpoint_runs_the_same_sets_and_the_same_dropout_again(rng):
