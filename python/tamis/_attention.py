@@ -169,11 +169,15 @@ def poll(workspace=None, *, stream=None, device=0):
 
 
 def explain(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
-            causal=True, window=0, sink=0, kv_layout="NHD", k_format=None, v_format=None, k_scale=None, v_scale=None,
-            k_scale_kind=None, v_scale_kind=None, tile=64, splits=1, bandwidth=0.0):
+            causal=True, window=0, sink=0, scale=None, softcap=0.0, alibi_slopes=None, dropout_p=0.0, dropout_seed=0,
+            page_stamps=None, table_stamps=None, kv_layout="NHD", k_format=None, v_format=None, k_scale=None,
+            v_scale=None, k_scale_kind=None, v_scale_kind=None, return_lse=False, backend="auto", fallback="allow",
+            out=None, workspace=None, stream=None, tile=64, splits=1, bandwidth=0.0):
     """What a problem's sets cost to load and to compute, without running it (docs/explain.md).
 
-    Takes the arguments of `attention`; K and V are not read and pages not checked. Host arrays only.
+    Takes the arguments of `attention`, so that `explain(**case.arguments())` works. K and V are not read and pages not
+    checked, and what changes no set (scale, softcap, slopes, dropout, stamps, and all from `return_lse` to `stream`) is
+    ignored. Host arrays only.
 
     Args:
         tile: tokens of a tile.

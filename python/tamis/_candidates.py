@@ -1,5 +1,6 @@
 """Raw candidate rows: what a selector proposes."""
-from . import _checks, _exporters, _importers
+from . import _checks, _core, _exporters, _importers
+from ._errors import Error
 
 CSR, FIXED_WIDTH, NONE, ALL_TOKENS = range(4)
 
@@ -175,10 +176,28 @@ class Candidates:
         """
         return _exporters.to_dense_mask(self, cu_q, kv_len)
 
+    def __reduce_ex__(self, protocol):
+        return _SINGLE.get(id(self)) or super().__reduce_ex__(protocol)
+
     def __repr__(self):
         form = ("CSR", "fixed width", "none", "all")[self.form]
+        if self.indices is not None:
+            form = f"{form}, {self._size()}"
         return (f"Candidates({form}, unit={self.unit}, query_block={self.query_block}, "
                 f"index_heads={self.index_heads}, duplicates={self.duplicates!r}, invalid={self.invalid!r})")
+
+
+    def _size(self):
+        try:
+            indices = _core.facts(self.indices, "indices")
+            if self.indptr is None:
+                rows, width = indices.shape
+                return f"{rows} rows of {width}, {indices.dtype}"
+            rows, = _core.facts(self.indptr, "indptr").shape
+            entries, = indices.shape
+            return f"{rows - 1} rows, {entries} entries, {indices.dtype}"
+        except (Error, TypeError, ValueError):
+            return "unread"
 
 
 def _without_lists(form, query_block=1):
@@ -198,6 +217,7 @@ def restored(form, indices, indptr, count, **meaning):
 
 ALL = _without_lists(ALL_TOKENS)
 WINDOW_AND_SINK = _without_lists(NONE)
+_SINGLE = {id(ALL): "ALL", id(WINDOW_AND_SINK): "WINDOW_AND_SINK"}  # copied and pickled as what they are
 
 
 def given(candidates):

@@ -78,7 +78,8 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
     Args:
         backend: `"auto"`, `"cpu"` or `"cuda"`.
         fallback: `"refuse"` makes an error of a path other than the one asked for.
-        path: `"auto"`, `"direct"` or `"dense"`.
+        path: `"auto"`, `"direct"`, `"dense"`, or `"gather"`, for which no backend has a kernel yet: another path is
+            taken, and with `fallback="refuse"` it is `unsupported`.
         splits: parts of every row; 0: balanced.
         batch_invariant: how a row is split depends on that row alone.
         block: 16, 32, 64 or (host) 128 tokens; 0: chosen.

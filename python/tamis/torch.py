@@ -67,6 +67,10 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         if given is not None:
             raise unsupported(name, "is taken by tamis.attention, where nothing requires a gradient")
     if not torch.compiler.is_compiling():
+        causal = _checks.flag("causal", causal)
+        window, sink = _checks.integer("window", window), _checks.integer("sink", sink)
+        scale = None if scale is None else _checks.real("scale", scale)
+        softcap, dropout_p = _checks.real("softcap", softcap), _checks.real("dropout_p", dropout_p)
         _problem.refuse_tangents(q=q, k=k, v=v)
     c = _candidates.given(candidates)
     arrays = dict(zip(_ARRAYS, (c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes,

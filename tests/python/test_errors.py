@@ -1,4 +1,5 @@
 """Every refusal is a tamis.Error with the contract's fields, or a TypeError that names the argument."""
+import copy
 import pickle
 
 import numpy as np
@@ -146,6 +147,25 @@ def test_candidates_are_checked_when_made():
         tamis.Candidates(indices, index_heads=1, unit=2.5)
     with pytest.raises(TypeError, match="candidates: expected tamis.Candidates"):
         tamis.attention(indices, indices, indices, indices)
+
+
+def test_candidates_say_what_they_are():
+    fixed = np.zeros((4, 3), np.int32)
+    assert repr(tamis.Candidates(fixed, index_heads=2)).startswith("Candidates(fixed width, 4 rows of 3, I32, unit=1,")
+    csr = tamis.Candidates(fixed.ravel(), np.arange(0, 13, 3), index_heads=1)
+    assert repr(csr).startswith("Candidates(CSR, 4 rows, 12 entries, I32, unit=1,")
+    assert repr(tamis.ALL).startswith("Candidates(all, unit=1,")
+    assert repr(tamis.Candidates([1], index_heads=1)).startswith("Candidates(fixed width, unread, unit=1,")
+
+
+def test_all_is_one():
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps([tamis.ALL], protocol))[0] is tamis.ALL
+    assert copy.copy(tamis.ALL) is copy.deepcopy({"all": tamis.ALL})["all"] is tamis.ALL
+    lists = tamis.Candidates(np.arange(4, dtype=np.int32)[:, None], unit=16, index_heads=2, invalid="drop")
+    for again in (pickle.loads(pickle.dumps(lists)), copy.deepcopy(lists)):
+        assert again is not lists and repr(again) == repr(lists)
+        np.testing.assert_array_equal(again.indices, lists.indices)
 
 
 def test_memory_that_is_not_there_is_not_asked_for(rng):

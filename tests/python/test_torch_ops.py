@@ -167,6 +167,10 @@ def test_what_is_no_tensor_is_named(rng):
         given = [x.numpy() if i == j else x for j, x in enumerate((q, k, v))]
         with pytest.raises(TypeError, match=f"^{name}: expected a torch tensor, not ndarray"):
             tamis.torch.attention(*given, candidates, **keywords)
+    keywords["causal"] = np.True_
+    for name, value in (("scale", "1"), ("window", 1.5), ("causal", 3), ("softcap", None)):
+        with pytest.raises(TypeError, match=f"^{name}: expected"):
+            tamis.torch.attention(q, k, v, candidates, **{**keywords, name: value})
     nothing = dict.fromkeys(("k_format", "v_format", "k_scale", "v_scale", "k_scale_kind", "v_scale_kind"))
     tamis.torch.attention(q, k, v, candidates, **keywords, **nothing)
     for name in nothing:
