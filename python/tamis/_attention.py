@@ -18,10 +18,11 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     has no dtype, `ml_dtypes` does, or `tamis.View(bits, "bf16")`. All arrays lie on the host, or all on one device.
 
     Args:
-        q: `[total_q, Hq, D]` float32, float16 or bfloat16; without `cu_q` a dense batch `[B, S, Hq, D]`.
+        q: `[total_q, Hq, D]` float32, float16 or bfloat16; without `cu_q` a dense batch `[B, S, Hq, D]`, which must be
+            joinable: `[B, S]` is one run of rows, as in a contiguous array. K and V may have any strides.
         k, v: paged `[pages, P, Hkv, D]` with `page_table`; contiguous `[total_kv, Hkv, D]` with `cu_kv`; or, beside a
             dense q, `[B, T, Hkv, D]`. With `kv_layout="HND"` the axes of tokens and heads change places. The last
-            axis of v is `Dv`.
+            axis of v is `Dv`. On the host their dtypes may differ from q's and from each other.
         candidates: a `tamis.Candidates`, `tamis.ALL` for every token, or None: window and sink alone.
         cu_q: int32 `[B + 1]`, which rows of q belong to which request.
         kv_len: int32 `[B]`, tokens of each request. Default: what `cu_kv` or the dense batch holds.
@@ -36,7 +37,7 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         alibi_slopes: float32 `[Hq]`.
         dropout_p, dropout_seed: probability in [0, 1) that a weight is dropped, and the seed.
         page_stamps, table_stamps: uint64 `[pages]` and `[B, max_pages]`, both or neither: stale pages are refused.
-        kv_layout: `"NHD"` or `"HND"`.
+        kv_layout: `"NHD"` or `"HND"`, of k and v alone: q and the result have tokens before heads always.
         k_format, v_format: None, or `"int8"`, `"fp8_e4m3"`, `"fp8_e5m2"` (also in uint8 arrays), `"int4"` (two in a
             uint8).
         k_scale, v_scale: float32 scales of quantized k and v, shaped by `k_scale_kind`, `v_scale_kind`: `"tensor"`

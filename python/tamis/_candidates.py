@@ -110,8 +110,9 @@ class Candidates:
         """From booleans that say which query may see which token.
 
         Args:
-            mask: bool `[S, T]`, `[Hi, S, T]` or `[B, Hi, S, T]`, the same for frameworks' masks of a dense batch; or a
-                list with `[S, T]` or `[Hi, S, T]` for each request. True is selected.
+            mask: bool `[S, T]`, `[Hi, S, T]` or `[B, Hi, S, T]`; or a list with `[S, T]` or `[Hi, S, T]` for each
+                request. True is selected. One without B is of one request; where all of a batch share it, say
+                `mask.expand(B, -1, -1, -1)`, or give a list.
             unit, query_block: write lists of blocks. A mask of tokens has to be whole on them.
             of_blocks: the mask is one of blocks already, `S` and `T` count those.
 
