@@ -64,12 +64,23 @@ void read_codes(Array* array, const char* name, int32_t format) {
   if (format == TAMIS_FORMAT_FP8_E5M2) array->read_as(TAMIS_F8_E5M2, name);
 }
 
+// Lists as selectors make them are of int64, and nothing is converted here.
+void check_list_dtype(const Array& array, const std::string& name) {
+  const char* argument = name == "cand_indices" ? "indices" : name == "cand_count" ? "count" : "indptr";
+  if (name.rfind("cand_", 0) != 0 || array.tensor.dtype == TAMIS_I32) return;
+  if (name == "cand_indptr" && array.tensor.dtype == TAMIS_I64) return;
+  refuse_argument(argument, "dtype ", dtype_name(array.tensor.dtype), ", expected I32",
+                  name == "cand_indptr" ? " or I64" : "",
+                  "; convert it once (torch: .int(), NumPy: .astype(np.int32)), or make the lists by "
+                  "tamis.Candidates.from_topk or from_csr, which take int64");
+}
+
 void join(Array* array, const char* name) {
   if (!array->join_batch())
     refuse_argument(
         name,
-        "a dense batch of these strides cannot be read as one run of rows: make it contiguous, or "
-        "give cu_q and the rows yourself");
+        "a dense batch [B, S, ...] is taken as one run of B * S rows, and these strides are none: make it "
+        "contiguous (torch: .contiguous(), NumPy: np.ascontiguousarray), or give cu_q and the rows yourself");
 }
 
 }  // namespace
@@ -81,6 +92,7 @@ void Problem::set(const std::string& name, nb::object object, bool join_axes, bo
     held_[i].reset();
   } else {
     Array array(object, known);
+    check_list_dtype(array, name);
     if (join_axes) join(&array, known);
     if (name == "k") read_codes(&array, known, c_.cache.k_quant.format);
     if (name == "v") read_codes(&array, known, c_.cache.v_quant.format);

@@ -162,9 +162,13 @@ def attention(q: _Array, k: _Array, v: _Array, candidates: Candidates | None = N
 def explain(q: _Array, k: _Array, v: _Array, candidates: Candidates | None = None, *, cu_q: _Array | None = None,
             kv_len: _Array | None = None, cu_kv: _Array | None = None, page_table: _Array | None = None,
             q_pos: _Array | None = None, causal: bool = True, window: int = 0, sink: int = 0,
-            kv_layout: _Layout = "NHD", k_format: _Format | None = None, v_format: _Format | None = None,
-            k_scale: _Array | None = None, v_scale: _Array | None = None, k_scale_kind: _ScaleKind | None = None,
-            v_scale_kind: _ScaleKind | None = None, tile: int = 64, splits: int = 1,
+            scale: float | None = None, softcap: float = 0.0, alibi_slopes: _Array | None = None,
+            dropout_p: float = 0.0, dropout_seed: int = 0, page_stamps: _Array | None = None,
+            table_stamps: _Array | None = None, kv_layout: _Layout = "NHD", k_format: _Format | None = None,
+            v_format: _Format | None = None, k_scale: _Array | None = None, v_scale: _Array | None = None,
+            k_scale_kind: _ScaleKind | None = None, v_scale_kind: _ScaleKind | None = None, return_lse: bool = False,
+            backend: _Backend = "auto", fallback: _Fallback = "allow", out: _Array | None = None,
+            workspace: _Array | None = None, stream: _Stream = None, tile: int = 64, splits: int = 1,
             bandwidth: float = 0.0) -> dict[str, int | float]: ...
 def merge_states(outs: Iterable[_Array], lses: Iterable[_Array], *, out: _Array | None = None,
                  lse: _Array | None = None) -> tuple[Any, Any]: ...

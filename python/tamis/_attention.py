@@ -18,10 +18,11 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     has no dtype, `ml_dtypes` does, or `tamis.View(bits, "bf16")`. All arrays lie on the host, or all on one device.
 
     Args:
-        q: `[total_q, Hq, D]` float32, float16 or bfloat16; without `cu_q` a dense batch `[B, S, Hq, D]`.
+        q: `[total_q, Hq, D]` float32, float16 or bfloat16; without `cu_q` a dense batch `[B, S, Hq, D]`, which must be
+            joinable: `[B, S]` is one run of rows, as in a contiguous array. K and V may have any strides.
         k, v: paged `[pages, P, Hkv, D]` with `page_table`; contiguous `[total_kv, Hkv, D]` with `cu_kv`; or, beside a
             dense q, `[B, T, Hkv, D]`. With `kv_layout="HND"` the axes of tokens and heads change places. The last
-            axis of v is `Dv`.
+            axis of v is `Dv`. On the host their dtypes may differ from q's and from each other.
         candidates: a `tamis.Candidates`, `tamis.ALL` for every token, or None: window and sink alone.
         cu_q: int32 `[B + 1]`, which rows of q belong to which request.
         kv_len: int32 `[B]`, tokens of each request. Default: what `cu_kv` or the dense batch holds.
@@ -36,7 +37,7 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         alibi_slopes: float32 `[Hq]`.
         dropout_p, dropout_seed: probability in [0, 1) that a weight is dropped, and the seed.
         page_stamps, table_stamps: uint64 `[pages]` and `[B, max_pages]`, both or neither: stale pages are refused.
-        kv_layout: `"NHD"` or `"HND"`.
+        kv_layout: `"NHD"` or `"HND"`, of k and v alone: q and the result have tokens before heads always.
         k_format, v_format: None, or `"int8"`, `"fp8_e4m3"`, `"fp8_e5m2"` (also in uint8 arrays), `"int4"` (two in a
             uint8).
         k_scale, v_scale: float32 scales of quantized k and v, shaped by `k_scale_kind`, `v_scale_kind`: `"tensor"`
@@ -55,7 +56,9 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         The result `[total_q, Hq, Dv]` (dense: `[B, S, Hq, Dv]`), or with `return_lse` the pair of it and the LSE,
         float32 `[total_q, Hq]`. Empty rows are 0 with LSE `-inf`.
 
-    Where q, k or v is a torch tensor that requires a gradient, this is `tamis.torch.attention`.
+    Where q, k or v is a torch tensor that requires a gradient, and where `torch.compile` or `torch.export` traces the
+    call, this is `tamis.torch.attention`: one operator, which casts under autocast. What it does not take (`out`,
+    `workspace`, `stream`, quantized K and V) runs outside of the compiled graph, and with `fullgraph=True` not at all.
 
     On a device nothing waits: a batch that the device refuses leaves NaN, and `tamis.poll()` raises why.
 
@@ -67,17 +70,24 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
                      window=window, sink=sink, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes,
                      dropout_p=dropout_p, dropout_seed=dropout_seed, page_stamps=page_stamps,
                      table_stamps=table_stamps, kv_layout=kv_layout)
+    _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
     quantized = dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
                      k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
-    if _wants_gradients(q, k, v):
+    compute, compiled = attention_of, _is_compiled(q)
+    if not compiled:
+        _problem.refuse_tangents(q=q, k=k, v=v)
+    if compiled or _wants_gradients(q, k, v):
         from . import torch as operators
-        for name, given in dict(quantized, out=out, workspace=workspace, stream=stream).items():
-            if given is not None:
-                raise unsupported(name, "cannot be given where q, k or v requires a gradient")
-        return operators.attention(q, k, v, candidates, return_lse=return_lse, backend=backend, fallback=fallback,
-                                   **arguments)
-    return attention_of(q, k, v, candidates, dict(arguments, **quantized), return_lse=return_lse, backend=backend,
-                        fallback=fallback, out=out, workspace=workspace, stream=stream)
+        more = [name for name, given in dict(quantized, out=out, workspace=workspace, stream=stream).items()
+                if given is not None]
+        if not more:
+            return operators.attention(q, k, v, candidates, return_lse=return_lse, backend=backend, fallback=fallback,
+                                       **arguments)
+        if not compiled or _wants_gradients(q, k, v):
+            raise unsupported(more[0], "cannot be given where q, k or v requires a gradient")
+        compute = operators.outside
+    return compute(q, k, v, candidates, dict(arguments, **quantized), return_lse=return_lse, backend=backend,
+                   fallback=fallback, out=out, workspace=workspace, stream=stream)
 
 
 def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallback, out=None, workspace=None,
@@ -100,6 +110,7 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
         if device:
             _device.attention(given, q, k, v, options, result.argument, lse_argument, workspace, stream)
         else:
+            _device.ran_on_host = True
             _core.forward(given.problem, result.argument, lse_argument, options, _threads.get_num_threads())
     return (result.value(), lse.value()) if return_lse else result.value()
 
@@ -110,6 +121,12 @@ def _reference(given, out, return_lse):
     lse = given.frame.result(given.lse_shape, "F64")
     _core.reference(given.problem, result.argument, lse.argument)
     return (result.value(), lse.value()) if return_lse else result.value()
+
+
+def _is_compiled(q):
+    """Whether torch.compile or torch.export traces this call; what they trace is no memory yet."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling() and isinstance(q, torch.Tensor)
 
 
 def _wants_gradients(*arrays):
@@ -136,26 +153,32 @@ def poll(workspace=None, *, stream=None, device=0):
         device: number of the device.
 
     Returns:
-        Statistics of that step: entries by class, blocks, pages, tasks (docs/device_step.md).
+        Statistics of that step: entries by class, blocks, pages, tasks (docs/device_step.md). An empty dictionary where
+        `attention` ran on the host alone, which raises at once what it finds wrong.
 
     Raises:
         Error: the verdict of the device, with request, row, page and value; `not_capturable` while the stream is
             being captured; `invalid_argument` where no such step is known.
     """
+    anywhere = workspace is None and stream is None
     stream = _streams.number(stream)
     if stream is None:
         torch = sys.modules.get("torch")
         cuda = torch is not None and torch.cuda.is_available()
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else 0
-    return _device.poll(workspace, stream, device)
+    return _device.poll(workspace, stream, device, anywhere)
 
 
 def explain(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
-            causal=True, window=0, sink=0, kv_layout="NHD", k_format=None, v_format=None, k_scale=None, v_scale=None,
-            k_scale_kind=None, v_scale_kind=None, tile=64, splits=1, bandwidth=0.0):
+            causal=True, window=0, sink=0, scale=None, softcap=0.0, alibi_slopes=None, dropout_p=0.0, dropout_seed=0,
+            page_stamps=None, table_stamps=None, kv_layout="NHD", k_format=None, v_format=None, k_scale=None,
+            v_scale=None, k_scale_kind=None, v_scale_kind=None, return_lse=False, backend="auto", fallback="allow",
+            out=None, workspace=None, stream=None, tile=64, splits=1, bandwidth=0.0):
     """What a problem's sets cost to load and to compute, without running it (docs/explain.md).
 
-    Takes the arguments of `attention`; K and V are not read and pages not checked. Host arrays only.
+    Takes the arguments of `attention`, so that `explain(**case.arguments())` works. K and V are not read and pages not
+    checked, and what changes no set (scale, softcap, slopes, dropout, stamps, and all from `return_lse` to `stream`) is
+    ignored. Host arrays only.
 
     Args:
         tile: tokens of a tile.
@@ -189,14 +212,15 @@ def merge_states(outs, lses, *, out=None, lse=None):
         The pair of the joined result and its LSE.
 
     Raises:
-        Error: `invalid_argument` where arrays do not fit together; `unsupported` for arrays of a device and for
-            results that are not float32.
+        Error: `invalid_argument` where arrays do not fit together; `unsupported` for arrays of a device, for results
+            that are not float32, and for tensors that require a gradient.
     """
     outs, lses = list(outs), list(lses)
     if not outs:
         raise _checks.invalid("outs", "is empty")
     for name, arrays in (("outs", outs), ("lses", lses)):
         for array in arrays:
+            _problem.refuse_gradients(**{name: array})
             facts = _core.facts(array, name)
             if facts.device:
                 raise unsupported(name, "lies on a device; merge_states reads memory of the host")

@@ -1,5 +1,6 @@
 """Raw candidate rows: what a selector proposes."""
-from . import _checks, _exporters, _importers
+from . import _checks, _core, _exporters, _importers
+from ._errors import Error
 
 CSR, FIXED_WIDTH, NONE, ALL_TOKENS = range(4)
 
@@ -27,8 +28,9 @@ class Candidates:
 
     `from_csr`, `from_bsr`, `from_topk`, `from_dense_mask` and `from_block_mask` take the formats of others. They read
     the arrays and check shapes, dtypes, order and ranges, so arrays of a device cost a wait and a way to the host and
-    back; what they make lies where the arrays lay, and int64 entries become int32. `to_csr`, `to_fixed_width`,
-    `to_bsr` and `to_dense_mask` are the way back, in NumPy arrays.
+    back; int64 entries become int32. What they make lies where the arrays lay: tensors for tensors of torch, all of
+    the device of the indices or the mask; on the host NumPy arrays for all others, but for arrays that need no change.
+    `to_csr`, `to_fixed_width`, `to_bsr` and `to_dense_mask` are the way back, in NumPy arrays.
     """
 
     __slots__ = ("indices", "indptr", "count", "unit", "query_block", "index_heads", "duplicates", "invalid", "form")
@@ -108,8 +110,9 @@ class Candidates:
         """From booleans that say which query may see which token.
 
         Args:
-            mask: bool `[S, T]`, `[Hi, S, T]` or `[B, Hi, S, T]`, the same for frameworks' masks of a dense batch; or a
-                list with `[S, T]` or `[Hi, S, T]` for each request. True is selected.
+            mask: bool `[S, T]`, `[Hi, S, T]` or `[B, Hi, S, T]`; or a list with `[S, T]` or `[Hi, S, T]` for each
+                request. True is selected. One without B is of one request; where all of a batch share it, say
+                `mask.expand(B, -1, -1, -1)`, or give a list.
             unit, query_block: write lists of blocks. A mask of tokens has to be whole on them.
             of_blocks: the mask is one of blocks already, `S` and `T` count those.
 
@@ -174,10 +177,28 @@ class Candidates:
         """
         return _exporters.to_dense_mask(self, cu_q, kv_len)
 
+    def __reduce_ex__(self, protocol):
+        return _SINGLE.get(id(self)) or super().__reduce_ex__(protocol)
+
     def __repr__(self):
         form = ("CSR", "fixed width", "none", "all")[self.form]
+        if self.indices is not None:
+            form = f"{form}, {self._size()}"
         return (f"Candidates({form}, unit={self.unit}, query_block={self.query_block}, "
                 f"index_heads={self.index_heads}, duplicates={self.duplicates!r}, invalid={self.invalid!r})")
+
+
+    def _size(self):
+        try:
+            indices = _core.facts(self.indices, "indices")
+            if self.indptr is None:
+                rows, width = indices.shape
+                return f"{rows} rows of {width}, {indices.dtype}"
+            rows, = _core.facts(self.indptr, "indptr").shape
+            entries, = indices.shape
+            return f"{rows - 1} rows, {entries} entries, {indices.dtype}"
+        except (Error, TypeError, ValueError):
+            return "unread"
 
 
 def _without_lists(form, query_block=1):
@@ -197,6 +218,7 @@ def restored(form, indices, indptr, count, **meaning):
 
 ALL = _without_lists(ALL_TOKENS)
 WINDOW_AND_SINK = _without_lists(NONE)
+_SINGLE = {id(ALL): "ALL", id(WINDOW_AND_SINK): "WINDOW_AND_SINK"}  # copied and pickled as what they are
 
 
 def given(candidates):

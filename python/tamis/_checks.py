@@ -1,6 +1,8 @@
 """Arguments that are no arrays: numbers and names, each refused under its own name."""
 import operator
 
+import numpy as np
+
 from ._errors import invalid
 
 LAYOUTS = {"NHD": 0, "HND": 1}
@@ -11,6 +13,7 @@ INVALID = {"reject": 0, "drop": 1}
 FALLBACKS = {"allow": 0, "refuse": 1}
 BACKENDS = {"auto": -1, "reference": 0, "cpu": 1, "cuda": 2}
 PATHS = {"auto": 0, "direct": 1, "gather": 2, "dense": 3}
+BLOCKS = (0, 16, 32, 64, 128)
 LOADS = {"auto": 0, "blocks": 1, "tokens": 2}
 BUNDLES = {"auto": 0, "rows": 1, "heads": 2, "neighbours": 3}
 
@@ -48,14 +51,24 @@ def unsigned(name, value):
     return value
 
 
+def counted(name, value):
+    """An integer that is not below 0."""
+    value = integer(name, value)
+    if value < 0:
+        raise invalid(name, f"{value} is below 0", value=value)
+    return value
+
+
 def real(name, value):
     try:
+        if isinstance(value, (str, bytes, bytearray)):  # which float() would read
+            raise TypeError
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected a number, not {type(value).__name__}") from None
 
 
 def flag(name, value):
-    if isinstance(value, (bool, int)) and value in (0, 1):
+    if isinstance(value, (bool, int, np.bool_)) and value in (0, 1):
         return bool(value)
     raise TypeError(f"{name}: expected True or False, not {value!r}")

@@ -77,6 +77,7 @@ class Recent(OrderedDict):
 _plans = Recent(64)
 _ready = Recent(8)
 _last = Recent(32)
+ran_on_host = False  # whether `attention` did, ever
 
 
 def clear_cache():
@@ -120,14 +121,16 @@ def attention(given, q, k, v, options, out, lse, workspace, stream):
         _last.keep(polled, (plan, memory.addresses, memory.sizes, frame.device_id, owners))
 
 
-def poll(workspace, stream, device):
-    """The verdict of the last `attention` on a stream, or with a workspace."""
+def poll(workspace, stream, device, anywhere=False):
+    """The verdict of the last `attention` on a stream, or with a workspace; `anywhere`: nobody named either."""
     if workspace is not None:
         arrays = workspace if isinstance(workspace, (tuple, list)) else (workspace,)
         key = tuple(_core.facts(array, "workspace").data for array in arrays)
         found = _last.look_up(key)
     else:
         found = _last.look_up((device, stream))
+    if found is None and anywhere and ran_on_host:
+        return {}
     if found is None:
         raise invalid("workspace" if workspace is not None else "stream", "no step that is known ran there")
     plan, addresses, sizes, device_id, owners = found
@@ -140,15 +143,19 @@ def options_of(*, fallback, path="auto", splits=0, batch_invariant=False, block=
     """Options of all stages, as the module takes them."""
     made = {"fallback": _checks.choice("fallback", fallback, _checks.FALLBACKS),
             "path": _checks.choice("path", path, _checks.PATHS),
-            "splits": _checks.integer("splits", splits),
+            "splits": _checks.counted("splits", splits),
             "batch_invariant": int(_checks.flag("batch_invariant", batch_invariant)),
             "block": _checks.integer("block", block),
             "load": _checks.choice("load", load, _checks.LOADS),
-            "row_entries": _checks.integer("row_entries", row_entries),
-            "max_kv_len": _checks.integer("max_kv_len", max_kv_len),
+            "row_entries": _checks.counted("row_entries", row_entries),
+            "max_kv_len": _checks.counted("max_kv_len", max_kv_len),
             "bundle": _checks.choice("bundle", bundle, _checks.BUNDLES)}
+    if made["block"] not in _checks.BLOCKS:
+        raise invalid("block", f"{block} is none of {', '.join(map(str, _checks.BLOCKS))}", value=made["block"])
     if density is not None:
         made["density"] = _checks.real("density", density)
+        if not 0 <= made["density"] <= 1:
+            raise invalid("density", f"{density} is outside [0, 1]")
     if workspace_budget is not None:
-        made["workspace_budget"] = _checks.integer("workspace_budget", workspace_budget)
+        made["workspace_budget"] = _checks.counted("workspace_budget", workspace_budget)
     return made

@@ -3,8 +3,8 @@ import numpy as np
 
 from . import _checks
 from ._errors import Error, invalid, unsupported
-from ._lists import (LARGEST, MOST, columns_of, in_range, integers, narrow, offsets, on_host, placed, sizes, steps,
-                     whole_rows)
+from ._lists import (LARGEST, MOST, beside, columns_of, in_range, integers, narrow, offsets, on_host, placed, sizes,
+                     steps, whole_rows)
 
 def from_csr(make, indptr, indices, columns, unit, query_block, index_heads, invalid_policy, **policies):
     sizes(unit=unit, query_block=query_block)
@@ -15,8 +15,8 @@ def from_csr(make, indptr, indices, columns, unit, query_block, index_heads, inv
     in_range(entries, lambda at: int(np.searchsorted(starts, at, "right")) - 1, "indices", columns,
              invalid_policy == "drop")
     listed = indices if entries.dtype == np.int32 else placed(narrow(entries), indices)
-    return make(listed, indptr, unit=unit, query_block=query_block, index_heads=index_heads, invalid=invalid_policy,
-                **policies)
+    return make(listed, beside(indptr, starts, indices), unit=unit, query_block=query_block, index_heads=index_heads,
+                invalid=invalid_policy, **policies)
 
 
 def from_topk(make, indices, columns, unit, query_block, index_heads, heads_first, invalid_policy, **policies):

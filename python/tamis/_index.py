@@ -175,6 +175,9 @@ def normalize(candidates=_PLANS, *, plan=None, cu_q=None, kv_len=None, cu_kv=Non
     """
     arrays = dict(cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos, page_stamps=page_stamps,
                   table_stamps=table_stamps)
+    from . import _plan  # which needs this module
+    if isinstance(candidates, _plan.Plan):
+        raise TypeError("candidates: expected tamis.Candidates, tamis.ALL or None, not Plan; give a plan as plan=")
     if plan is None:
         if into is not None or workspace is not None:
             raise invalid("plan", "is missing; an index set of a device needs one")
@@ -183,6 +186,9 @@ def normalize(candidates=_PLANS, *, plan=None, cu_q=None, kv_len=None, cu_kv=Non
                         ("kv_heads", kv_heads), ("page_size", page_size), ("num_pages", num_pages), ("block", block)):
         if value is not None:
             raise invalid(name, "is the plan's, and cannot be given beside it")
+    _plan.check_plan(plan)
+    if into is not None and not isinstance(into, IndexSet):
+        raise TypeError(f"into: expected an IndexSet, not {type(into).__name__}")
     problem = plan._problem.copy()
     for name, array in arrays.items():
         if array is not None:

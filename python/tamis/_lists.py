@@ -40,13 +40,23 @@ def small_integers(array, name, *ranks):
 
 
 def placed(made, like):
-    """An array of ours where the caller's was."""
+    """An array of ours where the caller's was: a tensor for torch's, on the host NumPy's for all others."""
     framework = _frames.framework_of(like)
-    if not _core.facts(like, "array").device:
-        return made
     if framework == "torch":
         return sys.modules["torch"].from_numpy(made).to(like.device)
+    if not _core.facts(like, "array").device:
+        return made
     return sys.modules["cupy"].asarray(made) if framework == "cupy" else sys.modules["jax"].numpy.asarray(made)
+
+
+def beside(array, content, like):
+    """`array`, whose content is on the host too, as an array of the framework and the place of `like`."""
+    one, other = _core.facts(array, "array"), _core.facts(like, "array")
+    if _frames.framework_of(array) == _frames.framework_of(like) and (
+            (one.device, one.device_id) == (other.device, other.device_id)):
+        return array
+    writable = content.flags.writeable and all(step >= 0 for step in content.strides)  # what torch takes as it is
+    return placed(content if writable else content.copy(), like)
 
 
 def offsets(indptr, entries, name="indptr"):

@@ -1,5 +1,7 @@
 """Plans and runs, stage by stage."""
-from . import _checks, _core, _device, _problem, _streams, _threads
+from sys import modules as _modules
+
+from . import _checks, _core, _device, _index, _problem, _streams, _threads
 from ._errors import Error, invalid
 
 
@@ -38,6 +40,11 @@ class Plan:
         return f"Plan({self.backend}, {self.shape})"
 
 
+def check_plan(plan):
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan: expected a Plan of tamis.plan, not {type(plan).__name__}")
+
+
 class Schedule:
     """A step that is ready to run, made by `tamis.schedule`."""
 
@@ -71,7 +78,8 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
     Args:
         backend: `"auto"`, `"cpu"` or `"cuda"`.
         fallback: `"refuse"` makes an error of a path other than the one asked for.
-        path: `"auto"`, `"direct"` or `"dense"`.
+        path: `"auto"`, `"direct"`, `"dense"`, or `"gather"`, for which no backend has a kernel yet: another path is
+            taken, and with `fallback="refuse"` it is `unsupported`.
         splits: parts of every row; 0: balanced.
         batch_invariant: how a row is split depends on that row alone.
         block: 16, 32, 64 or (host) 128 tokens; 0: chosen.
@@ -89,6 +97,7 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
     Raises:
         Error: `invalid_argument`; `unsupported` where no kernel computes the problem, naming the property.
     """
+    _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
     frame = _problem.frame_of(q)
     given = _problem.build(
         frame, q, k, v, candidates, cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos,
@@ -120,6 +129,9 @@ def schedule(plan, index, *, stream=None):
     Raises:
         Error: `stale_plan` when `index` was not made with this plan.
     """
+    check_plan(plan)
+    if not isinstance(index, _index.IndexSet):
+        raise TypeError(f"index: expected an IndexSet of tamis.normalize(plan=plan), not {type(index).__name__}")
     if index._plan is not plan:
         raise Error("stale_plan", "index: was not made with this plan")
     if not plan.on_device:
@@ -145,10 +157,19 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
         The result, or the pair. On a device the kernel is launched, and nothing waits.
 
     Raises:
-        Error: `stale_plan` when the parts do not belong together; `invalid_argument`, `unsupported` as `attention`.
+        Error: `stale_plan` when the parts do not belong together; `invalid_argument`, `unsupported` as `attention`,
+            and `unsupported` where torch would record gradients of q, k or v: stages compute none.
     """
-    if schedule.plan is not plan:
+    if type(schedule) is not Schedule or schedule.plan is not plan:
+        check_plan(plan)
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule: expected a Schedule of tamis.schedule, not {type(schedule).__name__}")
         raise Error("stale_plan", "schedule: was made by another plan")
+    torch = _modules.get("torch")
+    if torch is not None and torch.is_grad_enabled() and (  # spelled out: this is the way of every layer
+            getattr(q, "requires_grad", False) or getattr(k, "requires_grad", False)
+            or getattr(v, "requires_grad", False)):
+        _problem.refuse_gradients(q=q, k=k, v=v)
     if stream is not None and type(stream) is not int:
         stream = _streams.number(stream)
     if out is None or (lse is None and return_lse):

@@ -1,6 +1,8 @@
 """From the arguments that `attention`, `plan` and `explain` share to a problem."""
+import sys
+
 from . import _candidates, _checks, _core, _frames
-from ._errors import invalid
+from ._errors import invalid, unsupported
 
 
 def _joins(facts):
@@ -19,6 +21,30 @@ class Given:
 
 def frame_of(q):
     return _frames.Frame(q)
+
+
+def refuse_gradients(**arrays):
+    """Refuses arguments of which torch would record what becomes, where no gradient of theirs is computed.
+
+    A result without a history would pass for a constant.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, array in arrays.items():
+        if isinstance(array, torch.Tensor) and array.requires_grad:
+            raise unsupported(name, "requires a gradient, which is computed in q, k and v by tamis.attention alone; give "
+                                    "it detached, or call under torch.no_grad()")
+
+
+def refuse_tangents(**arrays):
+    """Refuses arguments that torch differentiates forwards: their tangents would be lost."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.autograd.forward_ad, "_current_level", -1) < 0:
+        return
+    for name, array in arrays.items():
+        if isinstance(array, torch.Tensor) and torch.autograd.forward_ad.unpack_dual(array).tangent is not None:
+            raise unsupported(name, "has a tangent; derivatives are computed backwards only")
 
 
 def written(array):

@@ -8,6 +8,7 @@
 The operators are `torch.ops.tamis.attention` and `torch.ops.tamis.attention_backward`; tests check them with
 `torch.library.opcheck`.
 """
+import numpy as np
 import torch
 
 from . import _candidates, _checks, _core, _problem, _threads
@@ -26,17 +27,21 @@ _NUMBERS = (("form", "int"), ("unit", "int"), ("query_block", "int"), ("index_he
             ("backend", "str"), ("fallback", "str"))
 _INPUTS = ", ".join(["Tensor q", "Tensor k", "Tensor v", *(f"Tensor? {name}" for name in _ARRAYS),
                      *(f"{kind} {name}" for name, kind in _NUMBERS)])
+_BACKEND = len(_ARRAYS) + [name for name, _ in _NUMBERS].index("backend")  # of the arguments behind q, k and v
+_ALIBI = 3 + _ARRAYS.index("alibi_slopes")
 _INTEGER_SEED = 1 << 63  # torch's integers are signed; seeds are not
 
 
 def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
               causal=True, window=0, sink=0, scale=None, softcap=0.0, alibi_slopes=None, dropout_p=0.0,
-              dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout="NHD", return_lse=False, backend="auto",
+              dropout_seed=0, page_stamps=None, table_stamps=None, kv_layout="NHD", k_format=None, v_format=None,
+              k_scale=None, v_scale=None, k_scale_kind=None, v_scale_kind=None, return_lse=False, backend="auto",
               fallback="allow"):
     """`tamis.attention` as one torch operator: differentiable in q, k and v (and through the LSE), traceable whole by
     `torch.compile(fullgraph=True)`, capturable into a CUDA graph.
 
-    Arguments, shapes, units and errors are those of `tamis.attention`, with torch tensors throughout. Differences:
+    Arguments, shapes, units and errors are those of `tamis.attention`; q, k and v are torch tensors, and lists, lengths,
+    tables and the other arrays either tensors or arrays of NumPy, which are read where they lie. Differences:
 
     * Gradients are computed on the CPU; on a device an input that requires a gradient is `unsupported`. They are
       those of the sets chosen by `candidates`; the lists themselves get none. Lists, lengths and page tables are kept
@@ -44,7 +49,9 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     * Under `torch.utils.checkpoint` the forward runs again with the same lists and the same `dropout_seed`, so with the
       same sets and the same dropped weights, as long as lists are chosen outside the checkpointed function.
     * Under autocast q, k and v are cast to the autocast dtype; everything else stays as it is.
-    * K and V are float32, float16 or bfloat16. `tamis.attention` takes quantized ones.
+    * K and V are float32, float16 or bfloat16, and the arguments of quantized ones None. `tamis.attention` takes those.
+    * Transforms of `torch.func` do not see through it: `grad` and `vjp` are torch's RuntimeError, `jvp` and other
+      derivatives forwards are `unsupported`, `vmap` runs it once for each element.
 
     Returns:
         The result in q's dtype, or with `return_lse` the pair of it and the LSE in float32.
@@ -52,16 +59,56 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     Raises:
         Error: as `tamis.attention`; `unsupported` for gradients on a device.
     """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch tensor, not {type(tensor).__name__}")
+    for name, given in dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
+                            k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind).items():
+        if given is not None:
+            raise unsupported(name, "is taken by tamis.attention, where nothing requires a gradient")
+    if not torch.compiler.is_compiling():
+        causal = _checks.flag("causal", causal)
+        window, sink = _checks.integer("window", window), _checks.integer("sink", sink)
+        scale = None if scale is None else _checks.real("scale", scale)
+        softcap, dropout_p = _checks.real("softcap", softcap), _checks.real("dropout_p", dropout_p)
+        _problem.refuse_tangents(q=q, k=k, v=v)
     c = _candidates.given(candidates)
+    arrays = dict(zip(_ARRAYS, (c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes,
+                                page_stamps, table_stamps), strict=True))
+    for name, array in arrays.items():
+        if array is not None and not isinstance(array, torch.Tensor):
+            arrays[name] = _tensor(name, array)
+    if backend == "reference" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise unsupported("backend", "the reference computes no gradients; backend='auto' does, or give q, k and v "
+                                     "detached")
     if torch.is_autocast_enabled(q.device.type):
         to = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(to), k.to(to), v.to(to)
     seed = _checks.unsigned("dropout_seed", dropout_seed)
     out, lse = torch.ops.tamis.attention(
-        q, k, v, c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes, page_stamps,
-        table_stamps, c.form, c.unit, c.query_block, c.index_heads, c.duplicates, c.invalid, causal, window, sink, scale,
-        softcap, dropout_p, seed - 2 * _INTEGER_SEED if seed >= _INTEGER_SEED else seed, kv_layout, backend, fallback)
+        q, k, v, *arrays.values(), c.form, c.unit, c.query_block, c.index_heads, c.duplicates, c.invalid, causal, window,
+        sink, scale, softcap, dropout_p, seed - 2 * _INTEGER_SEED if seed >= _INTEGER_SEED else seed, kv_layout, backend,
+        fallback)
     return (out, lse) if return_lse else out
+
+
+# What the operator does not take, between two compiled graphs.
+outside = torch.compiler.disable(attention_of)
+
+
+def _tensor(name, array):
+    """An array of NumPy as a tensor over the same memory."""
+    if not isinstance(array, np.ndarray):
+        if hasattr(array, "__dlpack__") or isinstance(array, _core.View):
+            raise unsupported(name, f"is of {type(array).__name__}; operators of torch take its tensors, and arrays of "
+                                    "NumPy")
+        raise TypeError(f"{name}: expected a torch tensor or an array of NumPy, not {type(array).__name__}")
+    if not torch.compiler.is_compiling() and not (array.flags.writeable and all(step >= 0 for step in array.strides)):
+        array = array.copy()  # torch has no tensors of these
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as why:
+        raise unsupported(name, f"cannot be read as a tensor: {why}") from None
 
 
 def _split(arguments):
@@ -86,8 +133,9 @@ def _attention(q, k, v, *arguments):
 
 @_attention.register_fake
 def _(q, k, v, *arguments):
-    shape = (*q.shape[:-1], v.shape[-1])
-    return q.new_empty(shape), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    double = arguments[_BACKEND] == "reference"
+    return (q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=torch.float64 if double else q.dtype),
+            q.new_empty(q.shape[:-1], dtype=torch.float64 if double else torch.float32))
 
 
 @torch.library.custom_op("tamis::attention_backward", mutates_args=(),
@@ -96,6 +144,8 @@ def _(q, k, v, *arguments):
 def _attention_backward(d_out, d_lse, out, lse, q, k, v, *arguments):
     lists, given, _, _ = _split(arguments)
     d_q, d_k, d_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    if q.dim() == 4 and given["cu_q"] is None:  # rows of one run, as q's are; autograd's may lie otherwise
+        d_out, d_lse = d_out.contiguous(), d_lse.contiguous()
     problem = _problem.build(_problem.frame_of(q), q, k, v, lists, **given).problem
     problem.set("d_out", d_out, problem.join_q)
     problem.set("d_lse", d_lse, problem.join_q)
@@ -109,6 +159,8 @@ def _(d_out, d_lse, out, lse, q, k, v, *arguments):
 
 
 def _keep(ctx, inputs, output):
+    if ctx.needs_input_grad[_ALIBI]:
+        raise unsupported("alibi_slopes", "requires a gradient; gradients are computed in q, k and v")
     if any(ctx.needs_input_grad[:3]) and inputs[0].device.type != "cpu":
         raise unsupported("q", f"requires a gradient on {inputs[0].device}; gradients are computed on the CPU only, so "
                                "give it detached, or call under torch.no_grad()")

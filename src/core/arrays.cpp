@@ -52,21 +52,27 @@ Status check_lengths(const Problem& p, const Shape& s) {
     if (length < 0) return invalid("kv_len", length, " of request ", b, " is negative");
     // Counted in pages, so that no product can overflow.
     if (paged && length > 0 && (length - 1) / s.page_size >= s.max_pages)
-      return invalid("kv_len", length, " of request ", b, " exceeds ", s.max_pages, " pages of ",
-                     s.page_size);
-    if (c.cu_kv.present() && length > entry(c.cu_kv, b + 1) - entry(c.cu_kv, b))
-      return invalid("kv_len", length, " of request ", b, " exceeds its ",
-                     entry(c.cu_kv, b + 1) - entry(c.cu_kv, b), " rows of cu_kv");
+      return {
+          Code::kInvalidArgument,
+          text("kv_len: ", length, " of request ", b, " exceeds ", s.max_pages, " pages of ", s.page_size),
+          {.request = b, .value = length, .limit = s.max_pages * s.page_size + 1}};
+    if (!c.cu_kv.present()) continue;
+    if (const int64_t held = entry(c.cu_kv, b + 1) - entry(c.cu_kv, b); length > held)
+      return {Code::kInvalidArgument,
+              text("kv_len: ", length, " of request ", b, " exceeds its ", held, " rows of cu_kv"),
+              {.request = b, .value = length, .limit = held + 1}};
   }
   return {};
 }
+
+constexpr const char* kRowsAre = " (query blocks of all requests x index_heads)";
 
 Status check_candidate_rows(const Problem& p) {
   const CandidateView& c = p.candidates;
   const int64_t rows = count_query_blocks(p) * c.index_heads;
   if (c.form == CandidateForm::kCsr) {
     if (c.indptr.shape[0] != rows + 1)
-      return invalid("cand_indptr", c.indptr.shape[0], " offsets for ", rows, " rows");
+      return invalid("cand_indptr", c.indptr.shape[0], " offsets for ", rows, " rows", kRowsAre);
     TAMIS_RETURN_IF_ERROR(check_offsets("cand_indptr", c.indptr, true));
     const int64_t last = entry(c.indptr, rows);
     if (last != c.indices.shape[0])
@@ -74,7 +80,7 @@ Status check_candidate_rows(const Problem& p) {
   }
   if (c.form == CandidateForm::kFixedWidth) {
     if (c.indices.shape[0] != rows)
-      return invalid("cand_indices", c.indices.shape[0], " rows, expected ", rows);
+      return invalid("cand_indices", c.indices.shape[0], " rows, expected ", rows, kRowsAre);
     for (int64_t r = 0; c.count.present() && r < rows; ++r)
       if (entry(c.count, r) < 0 || entry(c.count, r) > c.indices.shape[1])
         return {Code::kInvalidArgument,

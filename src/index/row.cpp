@@ -170,7 +170,7 @@ Status RowBuilder::fill(const RawRow& raw, const RowInfo& info, int64_t row, int
   return {Code::kIndexOutOfRange,
           text("cand_indices: row ", row, " of request ", info.request, " holds ", e, "; ", e, " * unit ",
                c_.unit, " is outside [0, ", kv_len, ")"),
-          {.request = info.request, .row = row, .value = e, .limit = kv_len}};
+          {.request = info.request, .row = row, .value = e, .limit = limit}};
 }
 
 uint64_t RowBuilder::visible_bits(uint64_t listed, int64_t base, size_t* window) const {

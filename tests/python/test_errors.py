@@ -1,4 +1,5 @@
 """Every refusal is a tamis.Error with the contract's fields, or a TypeError that names the argument."""
+import copy
 import pickle
 
 import numpy as np
@@ -23,6 +24,46 @@ def test_a_bad_entry_says_where(rng):
     assert (e.request, e.row, e.page, e.value, e.limit) == (1, 3, None, 33, 33)
     again = pickle.loads(pickle.dumps(e))
     assert (again.code, again.message, again.row, str(again)) == (e.code, e.message, e.row, str(e))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_the_limit_is_the_first_entry_that_is_too_large(backend):
+    q = np.zeros((1, 1, 2, 8), np.float32)
+    k = np.zeros((1, 19, 2, 8), np.float32)
+    lists = tamis.Candidates(np.array([[4, 5]], np.int32), unit=4, index_heads=1)
+    with pytest.raises(tamis.Error, match="holds 5; 5 \\* unit 4 is outside") as caught:
+        tamis.attention(q, k, k, lists, backend=backend)
+    assert (caught.value.request, caught.value.row, caught.value.value, caught.value.limit) == (0, 0, 5, 5)
+
+
+def test_lengths_beyond_the_cache_say_where(rng):
+    case = decode(rng)
+    case.kv_len[1] = 16 * case.table.shape[1] + 3
+    e = refused(case, "invalid_argument", "^invalid_argument: kv_len: 83 of request 1 exceeds 5 pages of 16")
+    assert (e.request, e.value, e.limit) == (1, 83, 81)
+    q, k = np.zeros((1, 2, 8), np.float32), np.zeros((7, 2, 8), np.float32)
+    with pytest.raises(tamis.Error, match="kv_len: 9 of request 0 exceeds its 7 rows of cu_kv") as caught:
+        tamis.attention(q, k, k, cu_q=np.array([0, 1], np.int32), cu_kv=np.array([0, 7], np.int32),
+                        kv_len=np.array([9], np.int32))
+    assert (caught.value.request, caught.value.value, caught.value.limit) == (0, 9, 8)
+
+
+def test_lists_of_another_dtype_say_what_helps(rng):
+    case = decode(rng)
+    flat, starts = np.zeros(6, np.int64), np.arange(7)
+    fixed = np.zeros((6, 1), np.int32)
+    for name, lists in (("indices", tamis.Candidates(flat, starts, index_heads=2)),
+                        ("indices", tamis.Candidates(fixed.astype(np.float32), index_heads=2)),
+                        ("indptr", tamis.Candidates(fixed[:, 0], starts.astype(np.int16), index_heads=2)),
+                        ("count", tamis.Candidates(fixed, count=flat, index_heads=2))):
+        e = refused(case, "invalid_argument", f"^invalid_argument: {name}: dtype .*, expected I32", lists)
+        assert ".int()" in e.message and "from_topk" in e.message
+
+
+def test_wrong_numbers_of_rows_say_what_rows_are(rng):
+    fixed = np.zeros((5, 1), np.int32)
+    for lists in (tamis.Candidates(fixed, index_heads=2), tamis.Candidates(fixed[:, 0], np.arange(6), index_heads=2)):
+        refused(decode(rng), "invalid_argument", "query blocks of all requests x index_heads", lists)
 
 
 def test_policies(rng):
@@ -106,6 +147,25 @@ def test_candidates_are_checked_when_made():
         tamis.Candidates(indices, index_heads=1, unit=2.5)
     with pytest.raises(TypeError, match="candidates: expected tamis.Candidates"):
         tamis.attention(indices, indices, indices, indices)
+
+
+def test_candidates_say_what_they_are():
+    fixed = np.zeros((4, 3), np.int32)
+    assert repr(tamis.Candidates(fixed, index_heads=2)).startswith("Candidates(fixed width, 4 rows of 3, I32, unit=1,")
+    csr = tamis.Candidates(fixed.ravel(), np.arange(0, 13, 3), index_heads=1)
+    assert repr(csr).startswith("Candidates(CSR, 4 rows, 12 entries, I32, unit=1,")
+    assert repr(tamis.ALL).startswith("Candidates(all, unit=1,")
+    assert repr(tamis.Candidates([1], index_heads=1)).startswith("Candidates(fixed width, unread, unit=1,")
+
+
+def test_all_is_one():
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps([tamis.ALL], protocol))[0] is tamis.ALL
+    assert copy.copy(tamis.ALL) is copy.deepcopy({"all": tamis.ALL})["all"] is tamis.ALL
+    lists = tamis.Candidates(np.arange(4, dtype=np.int32)[:, None], unit=16, index_heads=2, invalid="drop")
+    for again in (pickle.loads(pickle.dumps(lists)), copy.deepcopy(lists)):
+        assert again is not lists and repr(again) == repr(lists)
+        np.testing.assert_array_equal(again.indices, lists.indices)
 
 
 def test_memory_that_is_not_there_is_not_asked_for(rng):

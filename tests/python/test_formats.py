@@ -222,11 +222,36 @@ def test_arrays_of_torch_are_read_and_left_alone():
     torch = pytest.importorskip("torch")
     indices = torch.tensor([[3, -1, 0], [1, 1, 2]])
     made = tamis.Candidates.from_topk(indices)
-    assert made.indices.dtype == I32 and indices.dtype == torch.int64
+    assert made.indices.dtype == torch.int32 and indices.dtype == torch.int64
     assert made.to_csr()[1].tolist() == [3, -1, 0, 1, 1, 2]
     mask = torch.rand(2, 3, 4, 5) < 0.5
     made = tamis.Candidates.from_dense_mask(mask)
     same(made.to_dense_mask(offsets([4, 4]), np.array([5, 5], I32)), list(mask.numpy()))
+
+
+def test_lists_of_torch_are_tensors_all():
+    torch = pytest.importorskip("torch")
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    long = torch.tensor([[[2, 0], [1, -1]], [[0, 1], [2, 2]]])
+    starts, read_only = torch.tensor([0, 1, 3]), np.array([0, 1, 3])
+    read_only.flags.writeable = False
+    mask = torch.rand(2, 3, 4, 5) < 0.5
+    block_mask = flex.create_block_mask(lambda b, h, q, kv: q >= kv, None, 2, 70, 70, device="cpu", BLOCK_SIZE=16)
+    C = tamis.Candidates
+    made = [C.from_topk(x, heads_first=first) for x in (long, long.int()) for first in (False, True)]
+    made += [C.from_csr(indptr, x) for x in (long.flatten()[:3], long.int().flatten()[:3])
+             for indptr in (starts, starts.int(), starts.numpy(), starts.numpy()[::-1].copy()[::-1], read_only)]
+    made += [C.from_bsr(starts, long.flatten()[:3], 1, 16), C.from_dense_mask(mask), C.from_dense_mask(list(mask)),
+             C.from_dense_mask(mask[0, 0]),
+             C.from_block_mask(block_mask, partial="whole")]
+    for c in made:
+        assert type(c.indices) is torch.Tensor and c.indices.dtype == torch.int32, c
+        assert c.indptr is None or type(c.indptr) is torch.Tensor, c
+    small = long.int()
+    assert C.from_topk(small).indices.data_ptr() == small.data_ptr()  # nothing to copy
+    assert C.from_csr(starts, small.flatten()[:3]).indptr is starts
+    numpys = C.from_csr(starts, long.flatten()[:3].numpy())
+    assert type(numpys.indices) is type(numpys.indptr) is np.ndarray
 
 
 def test_topk_of_any_rank():

@@ -147,6 +147,49 @@ def test_what_does_not_belong_together(rng):
         tamis.normalize(plan=plan, into=index)
 
 
+def test_parts_in_the_wrong_place_are_named(rng):
+    case = decode(rng)
+    plan, index, schedule = stages(case)
+    arrays = case.q, case.k, case.v
+    for call, words in ((lambda: tamis.normalize(plan), "candidates: expected .*, not Plan; give a plan as plan="),
+                        (lambda: tamis.normalize(plan=index), "plan: expected a Plan .*, not IndexSet"),
+                        (lambda: tamis.normalize(plan=plan, into=plan), "into: expected an IndexSet, not Plan"),
+                        (lambda: tamis.schedule(index, plan), "plan: expected a Plan .*, not IndexSet"),
+                        (lambda: tamis.schedule(plan, schedule), "index: expected an IndexSet .*, not Schedule"),
+                        (lambda: tamis.run(schedule, plan, *arrays), "plan: expected a Plan .*, not Schedule"),
+                        (lambda: tamis.run(plan, plan, *arrays), "schedule: expected a Schedule .*, not Plan"),
+                        (lambda: tamis.run(plan, index, *arrays), "schedule: expected a Schedule .*, not IndexSet"),
+                        (lambda: tamis.run(index, schedule, *arrays), "plan: expected a Plan .*, not IndexSet")):
+        with pytest.raises(TypeError, match=f"^{words}"):
+            call()
+
+
+def test_poll_of_the_host_has_nothing_to_say(rng):
+    case = decode(rng)
+    tamis.attention(*(case.q, case.k, case.v), candidates_of(case), **case.arguments())
+    assert tamis.poll() == {}
+
+
+@pytest.mark.parametrize("name, value", [
+    ("block", 7), ("block", -16), ("block", 256), ("splits", -1), ("density", 1.5), ("density", -0.1),
+    ("density", float("nan")), ("row_entries", -1), ("max_kv_len", -1), ("workspace_budget", -1), ("path", "gathered")])
+def test_a_plan_refuses_numbers_out_of_range(rng, name, value):
+    case = decode(rng)
+    with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: ") as caught:
+        tamis.plan(case.q, case.k, case.v, candidates_of(case), **case.arguments(), **{name: value})
+    assert caught.value.code == "invalid_argument"
+
+
+def test_a_plan_takes_numbers_in_range(rng):
+    for options in (*(dict(block=block) for block in (0, 16, 32, 64, 128)), dict(density=0), dict(density=1.0),
+                    dict(workspace_budget=0), dict(causal=np.False_, batch_invariant=np.True_)):
+        case = decode(rng)
+        tamis.plan(case.q, case.k, case.v, candidates_of(case), **{**case.arguments(), **options})
+    for name in ("scale", "softcap", "density"):
+        with pytest.raises(TypeError, match=f"^{name}: expected a number, not str"):
+            tamis.plan(case.q, case.k, case.v, candidates_of(case), **{**case.arguments(), name: "1"})
+
+
 def test_layers_of_another_shape_are_refused(rng):
     case = decode(rng)
     plan, _, schedule = stages(case)

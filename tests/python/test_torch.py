@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tamis
+import tamis.block_sparse
 from test_attention import candidates_of, decode
 
 
@@ -69,6 +70,31 @@ def test_gradients_are_not_lost_silently(rng):
     with torch.no_grad():
         assert not tamis.attention(q, k, v, tamis.ALL, out=torch.empty_like(q)).requires_grad
     assert not tamis.attention(q, k, v.detach(), tamis.ALL).requires_grad
+
+
+def test_stages_do_not_lose_gradients_silently():
+    q = torch.randn(1, 2, 2, 8)
+    leaf = q.clone().requires_grad_()
+    plan = tamis.plan(leaf, q, q, tamis.ALL)
+    schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
+    rows = [x[0] for x in (q, q, q)]
+    sparse = tamis.block_sparse.BlockSparseAttention()
+    sparse.plan(np.array([0, 1], np.int32), np.array([0], np.int32), 2, 2, 2, 2, 2, 2, 8)
+    lses = [torch.zeros(2, requires_grad=True), torch.zeros(2)]
+    outs = [torch.zeros(2, 4), torch.zeros(2, 4, requires_grad=True)]
+    calls = {"outs": lambda: tamis.merge_states(outs, [lses[1]] * 2),
+             "lses": lambda: tamis.merge_states(outs[:1] * 2, lses)}
+    for i, name in enumerate("qkv"):
+        calls[name] = lambda i=i: tamis.run(plan, schedule, *(leaf if i == j else q for j in range(3)))
+        calls[f"{name} "] = lambda i=i: sparse.run(*(leaf[0] if i == j else rows[j] for j in range(3)))
+        calls[f"{name}  "] = lambda i=i: tamis.run(plan, schedule, *(leaf if i == j else q for j in range(3)),
+                                                   out=torch.empty_like(q))
+    for name, call in calls.items():
+        with pytest.raises(tamis.Error, match=f"^unsupported: {name.strip()}: requires a gradient") as caught:
+            call()
+        assert caught.value.code == "unsupported"
+        with torch.no_grad():
+            call()
 
 
 def test_views_that_memory_does_not_show():

@@ -119,6 +119,114 @@ def test_attention_takes_the_operator_where_gradients_are_wanted(rng):
     assert q.grad.abs().sum() > 0
 
 
+def test_gradients_of_results_that_are_used_transposed():
+    leaves = [torch.randn(2, n, h, 8, requires_grad=True) for n, h in ((5, 4), (9, 2), (9, 2))]
+    weights, lse_weights = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5)
+    found = []
+    for turned in (lambda x: x.transpose(1, 2).contiguous(), lambda x: x.transpose(1, 2)):
+        out, lse = tamis.torch.attention(*leaves, tamis.ALL, return_lse=True)
+        loss = (turned(out) * weights).sum() + (turned(lse) * lse_weights).sum()
+        found.append(torch.autograd.grad(loss, leaves))
+    want = [x.detach().clone().requires_grad_() for x in leaves]
+    q, k, v = (x.transpose(1, 2) for x in want)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=torch.ones(5, 9).tril(4).bool(), enable_gqa=True)
+    scores = (q @ k.repeat_interleave(2, 1).transpose(2, 3) / 8 ** 0.5).masked_fill(
+        ~torch.ones(5, 9).tril(4).bool(), -torch.inf)
+    ((expected * weights).sum() + (scores.logsumexp(-1) * lse_weights).sum()).backward()
+    for gradients in found:
+        for got, x in zip(gradients, want):
+            torch.testing.assert_close(got, x.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["csr", "fixed"])
+def test_lists_and_lengths_of_numpy(rng, form):
+    q, k, v, c, keywords = tensors(case_of(rng, poison=False), "cpu", form=form)
+    k, v = k.nan_to_num(), v.nan_to_num()
+    host = {name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in keywords.items()}
+    host["page_table"].flags.writeable = False
+    host["kv_len"] = np.repeat(host["kv_len"], 2)[::2]
+    lists = tamis.Candidates(*(None if x is None else x.numpy() for x in (c.indices, c.indptr, c.count)), unit=16,
+                             index_heads=2)
+    found = []
+    for candidates, more in ((c, keywords), (lists, host)):
+        for attention in (tamis.attention, tamis.torch.attention):
+            leaf = q.clone().requires_grad_()
+            attention(leaf, k, v, candidates, **more).square().sum().backward()
+            found.append(leaf.grad)
+    assert all(torch.equal(found[0], x) for x in found[1:])
+    host["page_table"] = host["page_table"].copy()  # Dynamo itself has no arrays that are read-only
+    layer = torch.compile(lambda q: tamis.torch.attention(q, k, v, lists, **host) * 2, fullgraph=True,
+                          backend="aot_eager")
+    assert torch.equal(layer(q), 2 * tamis.attention(q, k, v, c, **keywords))
+
+
+def test_what_is_no_tensor_is_named(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
+    for i, name in enumerate("qkv"):
+        given = [x.numpy() if i == j else x for j, x in enumerate((q, k, v))]
+        with pytest.raises(TypeError, match=f"^{name}: expected a torch tensor, not ndarray"):
+            tamis.torch.attention(*given, candidates, **keywords)
+    keywords["causal"] = np.True_
+    for name, value in (("scale", "1"), ("window", 1.5), ("causal", 3), ("softcap", None)):
+        with pytest.raises(TypeError, match=f"^{name}: expected"):
+            tamis.torch.attention(q, k, v, candidates, **{**keywords, name: value})
+    nothing = dict.fromkeys(("k_format", "v_format", "k_scale", "v_scale", "k_scale_kind", "v_scale_kind"))
+    tamis.torch.attention(q, k, v, candidates, **keywords, **nothing)
+    for name in nothing:
+        with pytest.raises(tamis.Error, match=f"^unsupported: {name}: "):
+            tamis.torch.attention(q, k, v, candidates, **keywords, **{**nothing, name: "int8"})
+    with pytest.raises(TypeError, match="^kv_len: expected a torch tensor or an array of NumPy, not list"):
+        tamis.torch.attention(q, k, v, candidates, **{**keywords, "kv_len": [1, 2]})
+    with pytest.raises(tamis.Error, match="^unsupported: page_table: is of View"):
+        tamis.torch.attention(q, k, v, candidates, **{**keywords, "page_table": tamis.View(np.zeros(2, np.uint16), "bf16")})
+
+
+def test_the_reference_computes_no_gradients():
+    q = torch.randn(1, 3, 2, 8)
+    leaf = q.clone().requires_grad_()
+    for attention in (tamis.attention, tamis.torch.attention):
+        with pytest.raises(tamis.Error, match="backend: the reference computes no gradients") as caught:
+            attention(leaf, q, q, tamis.ALL, backend="reference")
+        assert caught.value.code == "unsupported"
+        assert attention(q, q, q, tamis.ALL, backend="reference").dtype == torch.float64
+        with torch.no_grad():
+            assert attention(leaf, q, q, tamis.ALL, backend="reference").dtype == torch.float64
+    compiled = torch.compile(lambda q: tamis.torch.attention(q, q, q, tamis.ALL, backend="reference") * 2,
+                             fullgraph=True, backend="aot_eager")
+    assert compiled(q).dtype == torch.float64
+
+
+def test_transforms_of_functions_are_refused():
+    q = torch.randn(1, 3, 2, 8)
+    for attention in (tamis.attention, tamis.torch.attention):
+        for i, name in enumerate("qkv"):
+            def loss(x):
+                return attention(*(x if i == j else q for j in range(3)), tamis.ALL).sum()
+            with pytest.raises(tamis.Error, match=f"{name}: has a tangent") as caught:
+                torch.func.jvp(loss, (q,), (q,))
+            assert caught.value.code == "unsupported"
+            with pytest.raises(RuntimeError):
+                torch.func.grad(loss)(q)
+            with torch.autograd.forward_ad.dual_level():
+                with pytest.raises(tamis.Error, match=f"{name}: has a tangent"):
+                    loss(torch.autograd.forward_ad.make_dual(q, q))
+                assert attention(q, q, q, tamis.ALL).shape == q.shape
+
+
+def test_slopes_have_no_gradients():
+    q, slopes = torch.randn(1, 3, 2, 8), torch.ones(2, requires_grad=True)
+    for call in (lambda: tamis.attention(q, q, q, tamis.ALL, alibi_slopes=slopes),
+                 lambda: tamis.torch.attention(q, q, q, tamis.ALL, alibi_slopes=slopes),
+                 lambda: tamis.attention(q.clone().requires_grad_(), q, q, tamis.ALL, alibi_slopes=slopes),
+                 lambda: tamis.plan(q, q, q, tamis.ALL, alibi_slopes=slopes)):
+        with pytest.raises(tamis.Error, match="alibi_slopes: requires a gradient") as caught:
+            call()
+        assert caught.value.code == "unsupported"
+    with torch.no_grad():
+        tamis.attention(q, q, q, tamis.ALL, alibi_slopes=slopes)
+
+
 def test_second_derivatives_are_refused(rng):
     q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
     q.requires_grad_()
@@ -163,6 +271,36 @@ def test_compiled_whole(rng, device):
         d_got, = torch.autograd.grad(got.sum(), q)
         d_want, = torch.autograd.grad(want.sum(), q)
         assert torch.equal(d_got, d_want)
+
+
+def test_attention_is_the_operator_where_it_is_compiled(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
+    want = tamis.attention(q, k, v, candidates, **keywords) + 1
+
+    def layer(q, k, v, indices):
+        lists = tamis.Candidates(indices, candidates.indptr, unit=16, index_heads=2)
+        return tamis.attention(q, k, v, lists, **keywords) + 1
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v, candidates.indices), want)
+    with torch.autocast("cpu", torch.bfloat16):  # as the operator
+        assert compiled(q, k, v, candidates.indices).dtype == torch.bfloat16
+        assert layer(q, k, v, candidates.indices).dtype == torch.float32
+
+
+def test_what_the_operator_does_not_take_is_computed_between_compiled_graphs(rng):
+    q, k, v, candidates, keywords = tensors(case_of(rng, poison=False), "cpu")
+    codes, out = (k.nan_to_num() * 20).to(torch.int8), torch.empty_like(q)
+    quantized = dict(k_format="int8", k_scale=torch.tensor(0.05))
+
+    def layer(q, k, v):
+        return tamis.attention(q * 2, k, v, candidates, **quantized, out=out, **keywords) + 1
+
+    want = layer(q, codes, v)
+    assert torch.equal(torch.compile(layer, backend="aot_eager")(q, codes, v), want)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(layer, backend="aot_eager", fullgraph=True)(q, codes, v)
 
 
 def test_checkpoint_runs_the_same_sets_and_the_same_dropout_again(rng):

@@ -55,7 +55,7 @@ Result<std::vector<int32_t>> judge_row(const CandidateView& c, int64_t request, 
         return Status(Code::kIndexOutOfRange,
                       text("cand_indices: row ", row, " of request ", request, " holds ", e, "; ", e,
                            " * unit ", c.unit, " is outside [0, ", kv_len, ")"),
-                      {.request = request, .row = row, .value = e, .limit = kv_len});
+                      {.request = request, .row = row, .value = e, .limit = limit});
       ++counts->invalid;
     } else if (!seen.insert(e).second) {
       if (c.duplicates == OnDuplicate::kReject)
