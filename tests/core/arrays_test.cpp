@@ -39,6 +39,10 @@ TEST(CheckArrays, LengthsOfAPagedCache) {
   EXPECT_TRUE(check(t.problem).ok()) << "exactly full: " << check(t.problem).message();
   t.problem.cache.page_table.shape[1] = t.problem.cache.table_stamps.shape[1] = 0;
   EXPECT_TRUE(says(check(t.problem), "kv_len: 16 of request 0 exceeds 0 pages"));
+  const Where where = check(t.problem).where();
+  EXPECT_EQ(where.request, 0);
+  EXPECT_EQ(where.value, 16);
+  EXPECT_EQ(where.limit, 1);
   t.kv_len() = {0, 0};
   t.problem.cache.kv_len.data = t.kv_len().data();
   EXPECT_TRUE(check(t.problem).ok()) << "nothing fits into no pages";

@@ -148,6 +148,10 @@ TEST(ReferenceSets, PoliciesOfBadAndRepeatedEntries) {
   EXPECT_EQ(s.where().value, -2);
   EXPECT_EQ(s.where().limit, 4);
   EXPECT_TRUE(says(s, "cand_indices: row 0 of request 0 holds -2"));
+  t.problem.candidates.unit = 3;
+  EXPECT_EQ(refusal(t.problem, Code::kIndexOutOfRange).where().limit, 2)
+      << "the first entry too large, no token";
+  t.problem.candidates.unit = 1;
 
   t.problem.candidates.invalid = OnInvalid::kDrop;
   const reference::Sets sets = sets_of(t);
