@@ -95,7 +95,11 @@ const Producer& producer_of(nb::handle object) {
 
 // The Python error that a producer left, as a refusal of the argument.
 [[noreturn]] void refuse_producer(const char* name, const nb::python_error& e) {
-  const std::string why = nb::str(e.value()).c_str();
+  // Ctrl-C and the like are nobody's refusal.
+  if (!e.matches(PyExc_Exception) || e.matches(PyExc_MemoryError)) throw nb::python_error(e);
+  const char* text = PyUnicode_AsUTF8AndSize(nb::str(e.value()).ptr(), nullptr);
+  if (text == nullptr) PyErr_Clear();
+  const std::string why = text != nullptr ? text : "of an error that is no text";
   refuse_argument(name, "the array cannot be read: ", why.substr(0, why.find('\n')));
 }
 
@@ -195,6 +199,13 @@ Array::Array(nb::handle object, const char* name) : tensor{} {
                            .c_str());
 }
 
+void Array::check_written(const char* name) const {
+  if (read_only) refuse_argument(name, "is read-only");
+  for (int axis = 0; axis < tensor.rank; ++axis)
+    if (tensor.stride[axis] == 0 && tensor.shape[axis] > 1)
+      refuse_argument(name, "is written, and axis ", axis, " of stride 0 lays its elements on one another");
+}
+
 Array::Array(Array&& other) noexcept { steal(other); }
 
 void Array::steal(Array& other) noexcept {
@@ -234,6 +245,8 @@ void Array::set_shape(int rank, const char* name) {
 
 void Array::take(const dlpack::Tensor& from, const char* name) {
   set_shape(from.ndim, name);
+  if (from.ndim > 0 && from.shape == nullptr)
+    refuse_argument(name, "the array cannot be read: it has no shape");
   for (const DTypeRow& row : kDTypes)
     if (row.code == from.dtype.code && row.bits == from.dtype.bits && from.dtype.lanes == 1)
       tensor.dtype = row.dtype;
@@ -311,6 +324,8 @@ void Array::from_interface(nb::handle object, const char* name) {
   const nb::tuple shape = nb::cast<nb::tuple>(interface["shape"]);
   const nb::object strides = interface["strides"];
   set_shape(static_cast<int>(nb::len(shape)), name);
+  if (nb::len(data) != 2 || (!strides.is_none() && nb::len(strides) != nb::len(shape)))
+    refuse_argument(name, "the array cannot be read: its __array_interface__ is none");
   tensor.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
   read_only = nb::cast<bool>(data[1]);
   int64_t dense = 1;
@@ -359,8 +374,11 @@ nb::object capsule_of(nb::handle object, bool device) {
 void Array::from_dlpack(nb::handle object, const char* name) {
   nb::object capsule;
   try {
-    const nb::tuple device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-    const int type = nb::cast<int>(device[0]);
+    const nb::object device = object.attr("__dlpack_device__")();
+    if (!nb::isinstance<nb::tuple>(device) || nb::len(device) != 2 || !nb::isinstance<nb::int_>(device[0]))
+      refuse_argument(name, "the array cannot be read: __dlpack_device__ answers no pair of numbers");
+    int type = 0;
+    if (!nb::try_cast(device[0], type)) type = -1;  // no device that DLPack knows
     capsule = capsule_of(object, type == dlpack::kCuda || type == dlpack::kCudaManaged);
   } catch (nb::python_error& e) {
     refuse_producer(name, e);

@@ -58,6 +58,9 @@ class Array {
   // Gives back what the exporter wants to have back; the memory is not to be read any more.
   void let_go() noexcept;
 
+  // For what is written: refuses arrays that are read-only or hold an element twice by a stride of 0.
+  void check_written(const char* name) const;
+
   // Bits of unsigned integers as `dtype`, which must be as wide; `dtype` itself is fine too.
   void read_as(int32_t dtype, const char* name);
 

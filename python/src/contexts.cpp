@@ -20,6 +20,7 @@ struct Pool {
 };
 Pool* pool = new Pool;
 constexpr size_t kMostIdle = 4;
+int forked = 0;
 
 }  // namespace
 
@@ -50,6 +51,11 @@ Lease::~Lease() {
   tamis_context_destroy(spare);
 }
 
-void forget_contexts() { pool = new Pool; }
+void forget_contexts() {
+  pool = new Pool;
+  ++forked;
+}
+
+int forks() { return forked; }
 
 }  // namespace tamis::python

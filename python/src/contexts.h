@@ -23,4 +23,7 @@ class Lease {
 // In a child of fork there are no threads: what was idle is given up.
 void forget_contexts();
 
+// How many forks this process has come through: what threads of a parent had locked stays locked.
+int forks();
+
 }  // namespace tamis::python

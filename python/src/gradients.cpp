@@ -39,7 +39,7 @@ void backward(const Problem& problem, nb::handle out, nb::handle lse, nb::handle
   for (const auto& [array, name, written, join] : all) {
     if (!array->place.agrees(place))
       refuse_argument(name, "lies on ", place_name(array->place), ", q on ", place_name(place));
-    if (written && array->read_only) refuse_argument(name, "is read-only");
+    if (written) array->check_written(name);
     if (join && !array->join_batch())
       refuse_argument(name, "a dense batch of these strides cannot be read as one run of rows");
   }

@@ -139,14 +139,16 @@ class HostStep {
   }
 
   void run(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, int threads) {
-    const RunArrays arrays(problem_, q, k, v, out, lse);
+    std::mutex& mutex = one_user();
+    const Problem now(problem_);  // its lists and lengths may have been moved since
+    const RunArrays arrays(now, q, k, v, out, lse);
     if (arrays.q().place.device())
       refuse_argument("q", "lies on ", place_name(arrays.q().place), ", the plan is one of the host");
     tamis_step step{
         sizeof(tamis_step), arrays.problem(), bundles_.get(),   plan_.get(),
         schedule_.get(),    arrays.output(),  workspace_.get(), static_cast<uint64_t>(workspace_bytes_)};
     const Unlocked unlocked;
-    const std::lock_guard one_user(mutex_);
+    const std::lock_guard lock(mutex);
     const Lease lease(threads);
     Report report;
     report.check(tamis_run(&step, lease.context(), nullptr, report));
@@ -183,7 +185,19 @@ class HostStep {
   ScheduleHandle schedule_;
   std::unique_ptr<float[]> workspace_;
   int64_t workspace_bytes_ = 0;
-  std::mutex mutex_;  // a workspace has one user at a time
+
+  // A workspace has one user at a time. Called with the GIL. In a child of fork a thread that is not there
+  // may hold the mutex for ever: it is given up for a new one.
+  std::mutex& one_user() {
+    if (forks_ != forks()) {
+      static_cast<void>(mutex_.release());
+      mutex_ = std::make_unique<std::mutex>();
+      forks_ = forks();
+    }
+    return *mutex_;
+  }
+  int forks_ = forks();
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
 };
 
 // Everything at once; what it did.
@@ -200,7 +214,7 @@ nb::dict forward(const Problem& problem, nb::handle out, nb::handle lse, nb::dic
     if (array == nullptr) continue;
     if (!array->place.agrees(place))
       refuse_argument(name, "lies on ", place_name(array->place), ", q on ", place_name(place));
-    if (array->read_only) refuse_argument(name, "is read-only");
+    array->check_written(name);
     if (problem.join_q && !array->join_batch())
       refuse_argument(name, "a dense batch of these strides cannot be written");
   }
@@ -243,8 +257,9 @@ void reference(const Problem& problem, nb::handle out, nb::handle lse) {
     refuse_argument("q", "lies on ", place_name(place), "; backend reference reads memory of the host");
   for (const auto& [array, name] : {std::pair{&out_array, "out"}, {&lse_array, "lse"}}) {
     const tamis_tensor& t = array->tensor;
-    if (array->place.device() || array->read_only || t.dtype != TAMIS_F64)
-      refuse_argument(name, "backend reference writes float64 of the host");
+    if (array->place.device() || array->read_only || t.dtype != TAMIS_F64 ||
+        reinterpret_cast<uintptr_t>(t.data) % sizeof(double) != 0)
+      refuse_argument(name, "backend reference writes aligned float64 of the host");
     int64_t dense = 1;
     for (int axis = t.rank - 1; axis >= 0; --axis) {
       if (t.shape[axis] > 1 && t.stride[axis] != dense)
@@ -287,7 +302,8 @@ void merge_states(nb::list outs, nb::list lses, nb::handle out, nb::handle lse) 
     }
   };
   if (shape.rank < 1) refuse_argument("out", "rank 0, expected 1 or more");
-  if (out_array.read_only || lse_array.read_only) refuse_argument("out", "is read-only");
+  out_array.check_written("out");
+  lse_array.check_written("lse");
   check(out_array, "out", shape.rank);
   check(lse_array, "lse", shape.rank - 1);
   arrays.reserve(outs.size() + lses.size());

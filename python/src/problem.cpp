@@ -18,6 +18,7 @@ Problem::Problem(const Problem& other)
     held_[i] = other.held_[i];
     tensors_[i] = other.tensors_[i];
   }
+  refresh();
   point();
 }
 
@@ -102,9 +103,27 @@ void Problem::set(const std::string& name, nb::object object, bool join_axes, bo
       tensors_[i].data = nullptr;
       object = nb::none();
     }
-    held_[i] = std::make_shared<Held>(Held{std::move(object), std::move(array)});
+    held_[i] = std::make_shared<Held>(Held{std::move(object), std::move(array), join_axes});
   }
   point();
+}
+
+void Problem::refresh() {
+  for (int i = 0; i < kTensors; ++i) {
+    if (!held_[i] || held_[i]->object.is_none()) continue;
+    const char* name = problem_tensor(c_, i).name;
+    Array array(held_[i]->object, name);
+    if (held_[i]->join) join(&array, name);
+    const tamis_tensor &now = array.tensor, &then = tensors_[i];
+    bool same = now.rank == then.rank && dtype_bytes(now.dtype) == dtype_bytes(then.dtype) &&
+                array.place.agrees(held_[i]->array.place);
+    for (int axis = 0; same && axis < then.rank; ++axis) same = now.shape[axis] == then.shape[axis];
+    if (!same) refuse_argument(name, "has changed its shape, dtype or device since it was given");
+    const int32_t dtype = then.dtype;  // codes stay what their format made of them
+    tensors_[i] = now;
+    tensors_[i].dtype = dtype;
+    held_[i] = std::make_shared<Held>(Held{held_[i]->object, std::move(array), held_[i]->join});
+  }
 }
 
 nb::object Problem::get(const std::string& name) const {
@@ -186,8 +205,8 @@ RunArrays::RunArrays(const Problem& problem, nb::handle q, nb::handle k, nb::han
       refuse_argument(name, "lies on ", place_name(array->place), ", q on ", place_name(q_.place));
   read_codes(&k_, "k", c_.cache.k_quant.format);
   read_codes(&v_, "v", c_.cache.v_quant.format);
-  if (out_.read_only) refuse_argument("out", "is read-only");
-  if (lse_ && lse_->read_only) refuse_argument("lse", "is read-only");
+  out_.check_written("out");
+  if (lse_) lse_->check_written("lse");
   if (problem.join_q) {
     join(&q_, "q");
     join(&out_, "out");

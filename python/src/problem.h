@@ -18,6 +18,7 @@ namespace tamis::python {
 struct Held {
   nb::object object;
   Array array;
+  bool join;
 };
 
 // The tensors of a problem: what docs/semantics.md section 11 calls them, and where they stand.
@@ -33,7 +34,7 @@ ProblemTensor problem_tensor(tamis_problem& problem, int which);
 class Problem {
  public:
   Problem();
-  Problem(const Problem& other);
+  Problem(const Problem& other);  // looks anew where its arrays lie
   Problem& operator=(const Problem&) = delete;
 
   // `name` is one of docs/semantics.md section 11. None takes the array away. `join` makes [B, S, ...] of a
@@ -62,7 +63,8 @@ class Problem {
   static constexpr int kTensors = kProblemTensors;
   ProblemTensor slot(int which) { return problem_tensor(c_, which); }
   static int find(const std::string& name);
-  void point();  // the C struct at the tensors
+  void point();    // the C struct at the tensors
+  void refresh();  // arrays may have been moved (resize_, set_), never changed in shape or dtype
 
   tamis_problem c_;
   tamis_index_only only_{};

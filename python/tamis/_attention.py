@@ -2,7 +2,7 @@
 import sys
 
 from . import _checks, _core, _device, _problem, _streams, _threads
-from ._errors import unsupported
+from ._errors import invalid, unsupported
 
 
 def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_table=None, q_pos=None,
@@ -47,7 +47,8 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         backend: `"auto"`: `"cpu"` for arrays of the host, `"cuda"` for those of a device. `"reference"` computes in
             float64 on the host and answers in float64.
         fallback: `"refuse"` makes an error of taking another path than the one planned.
-        out: where to write the result, shaped like it; else an array like q is made (torch, CuPy, JAX, NumPy).
+        out: where to write the result, shaped like it; else an array like q is made (torch, CuPy, JAX, NumPy). It may
+            share no memory with the inputs: that is not checked.
         workspace: device memory (a dense run of bytes) for the step; else it is taken from torch or CuPy and kept for
             the next call of this shape. `plan(...).workspace_bytes` says how much.
         stream: CUDA stream, an integer or a stream object; default: the current one of q's framework.
@@ -112,12 +113,24 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
         else:
             _device.ran_on_host = True
             _core.forward(given.problem, result.argument, lse_argument, options, _threads.get_num_threads())
+        if out is not None:
+            _tell_autograd(out)
     return (result.value(), lse.value()) if return_lse else result.value()
+
+
+def _tell_autograd(out):
+    """A tensor that was written in place: what has saved it for a backward must not use it as it was."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(out, torch.Tensor) and not out.is_inference():
+        torch.autograd.graph.increment_version(out)
 
 
 def _reference(given, out, return_lse):
     given.problem.shape()
     result = given.frame.result(given.out_shape, "F64") if out is None else _problem.written(out)
+    shape = _core.facts(result.argument, "out").shape
+    if tuple(shape) != tuple(given.out_shape):
+        raise invalid("out", f"shape {tuple(shape)}, expected {tuple(given.out_shape)}")
     lse = given.frame.result(given.lse_shape, "F64")
     _core.reference(given.problem, result.argument, lse.argument)
     return (result.value(), lse.value()) if return_lse else result.value()

@@ -62,6 +62,8 @@ def unpack(packed):
     if rows is None and packed.dtype == torch.int32 and packed.dim() == 4 and packed.shape[1:] == (5, 1, 1):
         # The tensor was copied on its way, to another device for example: attributes stay behind, numbers do not.
         first, tokens, q_start, causal, sliding = packed.flatten(1).T.tolist()
+        if min(*first, *tokens, *sliding, 0) < 0 or set(causal) - {0, 1} or len({*zip(causal, sliding)}) != 1:
+            return None  # somebody else's
         rows = Rows(tuple(first), tuple(tokens), tuple(q_start), bool(causal[0]), sliding[0])
         packed.tamis_rows = rows
     return rows

@@ -148,7 +148,8 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
     Args:
         plan, schedule: of this step.
         q, k, v: shaped like those of the plan; k and v may be those of another layer.
-        out: where to write the result; default: a new array like q.
+        out: where to write the result; default: a new array like q. It may share no memory with the inputs, which is
+            not checked, and a tensor that autograd has saved must not be written here: its version does not change.
         lse: float32 `[total_q, Hq]` (dense: `[B, S, Hq]`), written; default: None, or a new one with `return_lse`.
         return_lse: return the pair of result and LSE.
         stream: CUDA stream, an integer or a stream object; default: the current one of q's framework.

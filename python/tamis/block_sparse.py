@@ -143,13 +143,14 @@ class BlockSparseAttention:
                 raise invalid(name, f"has shape {list(kind.shape)}, planned was {list(expected)}"
                                     f"{' and Dv' if name == 'v' else ''}")
         key = tuple((kind.dtype, tuple(kind.shape), tuple(kind.stride), kind.device, kind.device_id) for kind in kinds)
-        if key not in self._ready:
+        ready = self._ready.get(key)  # another thread may put another one in its place
+        if ready is None:
             planned = _plan(q, k, v, **self._given)
             workspace = self._workspace if planned.on_device else None
             self.index = normalize(plan=planned, workspace=workspace, stream=stream)
-            # One at a time: a workspace that was given holds one step.
-            self._ready = {key: (planned, _schedule(planned, self.index, stream=stream))}
-        planned, step = self._ready[key]
+            ready = planned, _schedule(planned, self.index, stream=stream)
+            self._ready = {key: ready}  # one at a time: a workspace that was given holds one step
+        planned, step = ready
         return _run(planned, step, q, k, v, out=out, lse=lse, return_lse=return_lse, stream=stream)
 
 
