@@ -95,7 +95,7 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
                  stream=None):
     """`attention` with the arguments of a problem in a dictionary; computes no gradients and looks for none."""
     stream = _streams.number(stream)
-    _refuse_negated(q, k, v)
+    _problem.refuse_negated(out=out)
     options = _device.options_of(fallback=fallback)
     frame = _problem.frame_of(q)
     with frame.on_stream(stream):
@@ -147,14 +147,6 @@ def _wants_gradients(*arrays):
     torch = sys.modules.get("torch")
     return torch is not None and torch.is_grad_enabled() and any(
         isinstance(array, torch.Tensor) and array.requires_grad for array in arrays)
-
-
-def _refuse_negated(*arrays):
-    """Tensors of torch that are more than their memory."""
-    torch = sys.modules.get("torch")
-    for name, array in zip("qkv", arrays):
-        if torch is not None and isinstance(array, torch.Tensor) and array.is_neg():
-            raise unsupported(name, "is a negated view; call resolve_neg()")
 
 
 def poll(workspace=None, *, stream=None, device=0):
@@ -234,6 +226,7 @@ def merge_states(outs, lses, *, out=None, lse=None):
     for name, arrays in (("outs", outs), ("lses", lses)):
         for array in arrays:
             _problem.refuse_gradients(**{name: array})
+            _problem.refuse_negated(**{name: array})
             facts = _core.facts(array, name)
             if facts.device:
                 raise unsupported(name, "lies on a device; merge_states reads memory of the host")

@@ -103,6 +103,21 @@ def test_views_that_memory_does_not_show():
         tamis.attention(q, torch._neg_view(q), q, tamis.ALL)
 
 
+def test_negated_views_anywhere(rng):
+    case = decode(rng)
+    arrays, arguments = tensors(case)
+    lists = candidates_of(case)
+    slopes = torch._neg_view(torch.ones(4))
+    with pytest.raises(tamis.Error, match="alibi_slopes: is a negated view"):
+        tamis.attention(*arrays, lists, **dict(arguments, alibi_slopes=slopes))
+    with pytest.raises(tamis.Error, match="kv_len: is a negated view"):
+        tamis.attention(*arrays, lists, **dict(arguments, kv_len=torch._neg_view(-arguments["kv_len"])))
+    with pytest.raises(tamis.Error, match="out: is a negated view"):
+        tamis.attention(*arrays, lists, out=torch._neg_view(torch.empty_like(arrays[0])), **arguments)
+    with pytest.raises(tamis.Error, match="outs: is a negated view"):
+        tamis.merge_states([torch._neg_view(torch.ones(2, 4))], [torch.zeros(2)])
+
+
 def test_tensors_that_have_no_memory():
     q = torch.zeros(1, 2, 2, 8)
     with pytest.raises(tamis.Error, match="k: the array cannot be read: Cannot pack tensors on meta$"):
