@@ -124,7 +124,7 @@ class HostIndex {
 class HostStep {
  public:
   HostStep(const Problem& from, nb::object index, nb::dict options)
-      : problem_(from), index_(std::move(index)), set_(nb::cast<const HostIndex*>(index_)) {
+      : problem_(from.refreshed()), index_(std::move(index)), set_(nb::cast<const HostIndex*>(index_)) {
     const Options o(std::move(options));
     const Unlocked unlocked;
     Report report;
@@ -140,7 +140,7 @@ class HostStep {
 
   void run(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, int threads) {
     std::mutex& mutex = one_user();
-    const Problem now(problem_);  // its lists and lengths may have been moved since
+    const Problem now = problem_.refreshed();
     const RunArrays arrays(now, q, k, v, out, lse);
     if (arrays.q().place.device())
       refuse_argument("q", "lies on ", place_name(arrays.q().place), ", the plan is one of the host");

@@ -18,7 +18,6 @@ Problem::Problem(const Problem& other)
     held_[i] = other.held_[i];
     tensors_[i] = other.tensors_[i];
   }
-  refresh();
   point();
 }
 
@@ -108,22 +107,23 @@ void Problem::set(const std::string& name, nb::object object, bool join_axes, bo
   point();
 }
 
-void Problem::refresh() {
+Problem Problem::refreshed() const {
+  Problem p(*this);
   for (int i = 0; i < kTensors; ++i) {
     if (!held_[i] || held_[i]->object.is_none()) continue;
-    const char* name = problem_tensor(c_, i).name;
+    const char* name = problem_tensor(p.c_, i).name;
     Array array(held_[i]->object, name);
     if (held_[i]->join) join(&array, name);
+    if (name == std::string("k")) read_codes(&array, name, c_.cache.k_quant.format);
+    if (name == std::string("v")) read_codes(&array, name, c_.cache.v_quant.format);
     const tamis_tensor &now = array.tensor, &then = tensors_[i];
-    bool same = now.rank == then.rank && dtype_bytes(now.dtype) == dtype_bytes(then.dtype) &&
-                array.place.agrees(held_[i]->array.place);
+    bool same = now.rank == then.rank && now.dtype == then.dtype && array.place.agrees(held_[i]->array.place);
     for (int axis = 0; same && axis < then.rank; ++axis) same = now.shape[axis] == then.shape[axis];
     if (!same) refuse_argument(name, "has changed its shape, dtype or device since it was given");
-    const int32_t dtype = then.dtype;  // codes stay what their format made of them
-    tensors_[i] = now;
-    tensors_[i].dtype = dtype;
-    held_[i] = std::make_shared<Held>(Held{held_[i]->object, std::move(array), held_[i]->join});
+    p.tensors_[i] = now;
+    p.held_[i] = std::make_shared<Held>(Held{held_[i]->object, std::move(array), held_[i]->join});
   }
+  return p;
 }
 
 nb::object Problem::get(const std::string& name) const {
@@ -299,8 +299,8 @@ void register_problem(nb::module_& m) {
   nb::class_<Problem>(m, "Problem", "What is to be computed, as arrays and numbers.")
       .def(nb::init<>())
       .def(
-          "copy", [](const Problem& p) { return new Problem(p); }, nb::rv_policy::take_ownership,
-          "Another problem that shares the arrays.")
+          "copy", [](const Problem& p) { return new Problem(p.refreshed()); }, nb::rv_policy::take_ownership,
+          "Another problem that shares the arrays, read where they lie now.")
       .def("set", &Problem::set, nb::arg("name"), nb::arg("array").none(), nb::arg("join") = false,
            nb::arg("shape_only") = false)
       .def("get", &Problem::get, nb::arg("name"))

@@ -34,7 +34,7 @@ ProblemTensor problem_tensor(tamis_problem& problem, int which);
 class Problem {
  public:
   Problem();
-  Problem(const Problem& other);  // looks anew where its arrays lie
+  Problem(const Problem& other);
   Problem& operator=(const Problem&) = delete;
 
   // `name` is one of docs/semantics.md section 11. None takes the array away. `join` makes [B, S, ...] of a
@@ -46,6 +46,10 @@ class Problem {
 
   void set_index_only(int64_t q_heads, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
                       int64_t page_size, int64_t num_pages, int32_t kv_bits);
+
+  // A copy that has looked anew where the arrays lie: resize_ or set_ of torch may have moved them. Refuses
+  // those that have changed their shape, dtype or device.
+  Problem refreshed() const;
 
   // One place for all arrays, or a refusal that names the first two that differ. Host for a problem of none.
   Place place() const;
@@ -63,8 +67,7 @@ class Problem {
   static constexpr int kTensors = kProblemTensors;
   ProblemTensor slot(int which) { return problem_tensor(c_, which); }
   static int find(const std::string& name);
-  void point();    // the C struct at the tensors
-  void refresh();  // arrays may have been moved (resize_, set_), never changed in shape or dtype
+  void point();  // the C struct at the tensors
 
   tamis_problem c_;
   tamis_index_only only_{};

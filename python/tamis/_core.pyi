@@ -60,7 +60,7 @@ class Problem:
     def __init__(self) -> None: ...
 
     def copy(self) -> Problem:
-        """Another problem that shares the arrays."""
+        """Another problem that shares the arrays, read where they lie now."""
 
     def set(self, name: str, array: object | None, join: bool = False, shape_only: bool = False) -> None: ...
 

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from . import _core, _streams
+from . import _core
 from ._errors import invalid
 
 NUMPY_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8,
@@ -157,7 +157,3 @@ def differences(offsets, name):
             raise invalid("kv_len", "is missing: it is made of cu_kv for arrays of torch and CuPy only")
         offsets = np.from_dlpack(offsets)
     return offsets[1:] - offsets[:-1]
-
-
-def current_stream(array, stream):
-    return _streams.number(stream) if stream is not None else None

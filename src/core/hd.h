@@ -1,7 +1,7 @@
 // TAMIS_HD marks inline functions that the host and the device both compile. On the host they are always
 // inlined: the CPU kernels are compiled for several instruction sets, and an out-of-line copy made for one
-// must never serve another. TAMIS_CALLED: the device calls the
-// function instead, because its code is long or seldom run.
+// must never serve another. TAMIS_CALLED: the device calls the function instead, because its code is long or
+// seldom run.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -115,8 +115,8 @@ class Builder {
     if (listed) mark_entries();
     mark_mask();
     __syncthreads();
-    const bool refused =
-        s_.key != kNoOffence;  // the same for all threads: nobody reports between two barriers
+    // Before the barriers that follow: behind them, what one thread reports another might see too early.
+    const bool refused = s_.key != kNoOffence;
     const int32_t ranked = rank_blocks();
     if (refused) return;
     if (ranked > a_.out.capacity) {

@@ -116,6 +116,12 @@ class TestMovedMemory:
         schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
         assert torch.equal(tamis.run(plan, schedule, *arrays), self.expected(torch, arrays, 8)) and junk
 
+    def test_of_another_dtype_is_refused(self):
+        torch, plan, _, kv_len = self.plan()
+        kv_len.data = torch.ones(1)
+        with pytest.raises(tamis.Error, match="kv_len: has changed its shape, dtype"):
+            tamis.normalize(plan=plan)
+
     def test_that_is_gone_is_refused(self):
         torch, plan, _, kv_len = self.plan()
         kv_len.resize_(0)
