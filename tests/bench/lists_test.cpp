@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 
 #include "bench/index_work.h"
+#include "support/folder.h"
 #include "tamis/explain.h"
 #include "tamis/io.h"
 
@@ -125,7 +125,7 @@ TEST(IndexWork, HasTheNamedSizes) {
 // A trace of two layers, two KV heads, three queries of two pages.
 class TraceFile {
  public:
-  explicit TraceFile(const io::Metadata& metadata) : path(::testing::TempDir() + "tamis_trace.safetensors") {
+  explicit TraceFile(const io::Metadata& metadata) {
     std::vector<int16_t> pages(12);
     for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int16_t>(i);
     const TensorView view = dense_view(pages.data(), DType::kI16, {2, 3, 2});
@@ -133,8 +133,8 @@ class TraceFile {
                                   metadata)
                     .ok());
   }
-  ~TraceFile() { std::remove(path.c_str()); }
-  const std::string path;
+  const testing::TempFolder folder;
+  const std::string path = folder / "trace.safetensors";
 };
 
 TEST(Trace, GivesTheSelectionOfAHeadAndQuery) {

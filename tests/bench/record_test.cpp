@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <fstream>
 
 #include "bench/environment.h"
+#include "support/folder.h"
 
 namespace tamis::bench {
 namespace {
@@ -30,12 +30,10 @@ Record sample_record() {
   return record;
 }
 
-class File {
- public:
-  explicit File(const char* name) : path(::testing::TempDir() + name) {}
-  ~File() { std::remove(path.c_str()); }
+struct File {
   void write(const std::string& text) const { std::ofstream(path) << text; }
-  const std::string path;
+  const testing::TempFolder folder;
+  const std::string path = folder / "record.json";
 };
 
 TEST(Record, HasEveryKeyOfTheSchema) {
@@ -66,7 +64,7 @@ TEST(Record, WorksOutRatesAndFractions) {
 }
 
 TEST(Record, SurvivesAFile) {
-  const File file("tamis_record.json");
+  const File file;
   const Json json = to_json(sample_record());
   ASSERT_TRUE(write_record(file.path, json).ok());
   const Result<Json> back = read_record(file.path);
@@ -75,12 +73,12 @@ TEST(Record, SurvivesAFile) {
 }
 
 TEST(Record, CannotBeWrittenNowhere) {
-  const Status s = write_record(::testing::TempDir() + "no/such/folder/x.json", Json::object());
+  const Status s = write_record(testing::TempFolder() / "no/such/folder/x.json", Json::object());
   EXPECT_EQ(s.code(), Code::kIoError);
 }
 
 TEST(Record, RefusesWhatIsNoRecord) {
-  const File file("tamis_no_record.json");
+  const File file;
   const auto refused = [&](const std::string& text) {
     file.write(text);
     return read_record(file.path).status().code() == Code::kIoError;

@@ -1,10 +1,9 @@
 // Case files through C. For builds with TAMIS_IO.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-
 #include "capi/c_problem.h"
 #include "support/expect.h"
+#include "support/folder.h"
 #include "tamis/io.h"
 
 namespace tamis::testing {
@@ -91,7 +90,8 @@ TEST(CCase, IndexOnly) {
                                    .page_size = 16,
                                    .num_pages = 30,
                                    .kv_bits = 32};
-  const std::string path = ::testing::TempDir() + "tamis_c_index_only.safetensors";
+  const TempFolder folder;
+  const std::string path = folder / "index_only.safetensors";
   ASSERT_TRUE(io::write_case(path, t.problem).ok());
   tamis_case* file = nullptr;
   Error error;
@@ -107,7 +107,6 @@ TEST(CCase, IndexOnly) {
   ASSERT_EQ(tamis_describe(&problem, &shape, error), TAMIS_OK) << error.text;
   EXPECT_EQ(shape.v_head_dim, 8);
   tamis_case_free(file);
-  std::remove(path.c_str());
 }
 
 TEST(CCase, WrittenFilesReadAsTheProblem) {
@@ -115,7 +114,8 @@ TEST(CCase, WrittenFilesReadAsTheProblem) {
   t.problem.mask = {.causal = true, .window = 3, .sink = 1};
   t.problem.dropout = {.p = 0.25, .seed = ~uint64_t{0}};
   const CProblem c(t.problem);
-  const std::string path = ::testing::TempDir() + "tamis_c_written.safetensors";
+  const TempFolder folder;
+  const std::string path = folder / "written.safetensors";
   const char* const keys[] = {"note", "tamis.case"};
   const char* const values[] = {"of a test", "2"};
   Error error;
@@ -125,7 +125,6 @@ TEST(CCase, WrittenFilesReadAsTheProblem) {
   EXPECT_EQ(read->file.metadata.at("note"), "of a test");
   EXPECT_EQ(read->problem.dropout.seed, ~uint64_t{0});
   EXPECT_TRUE(same_bits(answer(read->problem).output.out, answer(t.problem).output.out));
-  std::remove(path.c_str());
 
   const auto write = [&](const char* where, const char* const* k, const char* const* v, int64_t count) {
     return tamis_write_case(where, &c.problem, k, v, count, error);

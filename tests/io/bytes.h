@@ -1,11 +1,9 @@
-// Files built byte by byte, so that tests can lie in any field; and a folder that goes away with the test.
+// Files built byte by byte, so that tests can lie in any field.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -13,9 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "support/folder.h"
 #include "tamis/io.h"
 
 namespace tamis::io {
+
+using testing::TempFolder;
 
 inline std::string le64(uint64_t value) {
   std::string bytes(8, '\0');
@@ -89,30 +90,6 @@ inline std::string build(const Metadata& metadata, const std::map<std::string, S
   }
   return raw_file(header + "}", data);
 }
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = testing::TempDir() + "/tamis_io_XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "no temporary folder";
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  int64_t entries() const {
-    return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
-  }
-
- private:
-  std::string path_;
-};
 
 inline std::string slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
