@@ -1,0 +1,128 @@
+#include "emulated/hopper/copies.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "emulated/hopper/machine.h"
+#include "emulated/hopper/tensor_maps.h"
+
+namespace tamis::emulated {
+namespace {
+
+void check_spec(const device::TensorSpec& s) {
+  if (reinterpret_cast<uintptr_t>(s.data) % 16 != 0) fail("copy_box(): the tensor is not on 16 bytes");
+  for (int i = 0; i < 4; ++i)
+    if (s.stride[i] % 16 != 0 || s.stride[i] < 0 || s.stride[i] >= int64_t{1} << 40)
+      fail("copy_box(): stride %lld of axis %d", static_cast<long long>(s.stride[i]), i + 1);
+  for (int i = 0; i < 5; ++i)
+    if (s.box[i] < 1 || s.box[i] > 256) fail("copy_box(): box of %d along axis %d", s.box[i], i);
+  if (s.box[0] != 64) fail("copy_box(): lines of %d elements, not of 128 bytes", s.box[0]);
+}
+
+// A line of 128 bytes; `at` are its coordinates.
+void read_line(const device::TensorSpec& s, const int64_t (&at)[5], char (&line)[128]) {
+  std::memset(line, 0, sizeof line);
+  const char* from = static_cast<const char*>(s.data);
+  for (int i = 1; i < 5; ++i) {
+    if (at[i] < 0 || at[i] >= s.size[i]) return;
+    from += at[i] * s.stride[i - 1];
+  }
+  const int64_t first = std::max<int64_t>(0, -at[0]), end = std::min<int64_t>(64, s.size[0] - at[0]);
+  if (first < end)
+    std::memcpy(line + 2 * first, from + 2 * (at[0] + first), static_cast<size_t>(2 * (end - first)));
+}
+
+void land_box(Cta& cta, int64_t number) {
+  Box& box = cta.boxes[static_cast<size_t>(number)];
+  char* to = cta.arena.at(box.to, box.bytes, 1024, "copy_box()");
+  const int32_t* size = box.spec.box;
+  for (int64_t l = 0; l < box.bytes / 128; ++l) {
+    int64_t at[5] = {box.at[0]}, rest = l;
+    for (int i = 1; i < 5; ++i) {
+      at[i] = box.at[i] + rest % size[i];
+      rest /= size[i];
+    }
+    char line[128];
+    read_line(box.spec, at, line);
+    for (int64_t p = 0; p < 8; ++p) std::memcpy(to + l * 128 + ((p ^ l) & 7) * 16, line + p * 16, 16);
+  }
+  box.under_way = false;
+  barrier_complete(cta, box.barrier, box.bytes);
+}
+
+void land(Cta& cta, const Copy& copy) {
+  char* to = cta.arena.at(copy.to, copy.size, copy.size, "cp.async");
+  if (copy.bytes > 0) std::memcpy(to, copy.from, copy.bytes);
+  std::memset(to + copy.bytes, 0, copy.size - copy.bytes);
+}
+
+}  // namespace
+
+void copy_box(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]) {
+  pause();
+  Cta& cta = *machine->now->cta;
+  Box box{};
+  box.to = to;
+  box.barrier = barrier;
+  if (!unpack_map(map, box.spec)) fail("copy_box(): the map is not one of emulated_map()'s");
+  check_spec(box.spec);
+  int64_t bytes = 2;
+  for (int i = 0; i < 5; ++i) {
+    bytes *= box.spec.box[i];
+    box.at[i] = at[i];
+  }
+  std::memset(cta.arena.at(to, bytes, 1024, "copy_box()"), kPoison, static_cast<size_t>(bytes));
+  box.bytes = static_cast<uint32_t>(bytes);
+  find_barrier(cta, barrier);
+  box.under_way = true;
+  size_t number = cta.boxes.size();
+  for (size_t i = 0; i < cta.boxes.size(); ++i) {
+    const Box& other = cta.boxes[i];
+    if (!other.under_way)
+      number = i;
+    else if (other.to < to + bytes && to < other.to + other.bytes)
+      fail("copy_box() to address %u, where another box is still on its way", to);
+  }
+  if (number == cta.boxes.size()) cta.boxes.emplace_back();
+  cta.boxes[number] = box;
+  later(land_box, cta, static_cast<int64_t>(number));
+  pause();
+}
+
+void copy_async(uint32_t to, const void* from, uint32_t bytes, uint32_t size) {
+  Thread& self = *machine->now;
+  char* place = self.cta->arena.at(to, size, size, "cp.async");
+  if (bytes > size) fail("cp.async of %u bytes of %u", bytes, size);
+  if (bytes > 0 && reinterpret_cast<uintptr_t>(from) % size != 0)
+    fail("cp.async from an address not on %u bytes", size);
+  std::memset(place, kPoison, size);
+  const Copy copy{to, from, bytes, size};
+  if (draw(4) == 0) return land(*self.cta, copy);
+  self.copies.pending.push_back(copy);
+}
+
+void copy_commit() {
+  ThreadCopies& mine = machine->now->copies;
+  mine.groups.push_back(mine.pending.size());
+}
+
+void copy_wait(int groups) {
+  pause();
+  Thread& self = *machine->now;
+  ThreadCopies& mine = self.copies;
+  const size_t over = mine.groups.size() - std::min(mine.groups.size(), static_cast<size_t>(groups));
+  if (over == 0) return;
+  const size_t copies = mine.groups[over - 1];
+  for (size_t i = 0; i < copies; ++i) land(*self.cta, mine.pending[i]);
+  mine.pending.erase(mine.pending.begin(), mine.pending.begin() + static_cast<std::ptrdiff_t>(copies));
+  mine.groups.erase(mine.groups.begin(), mine.groups.begin() + static_cast<std::ptrdiff_t>(over));
+  for (size_t& end : mine.groups) end -= copies;
+}
+
+void copy_wait_all() {
+  Thread& self = *machine->now;
+  for (const Copy& copy : self.copies.pending) land(*self.cta, copy);
+  self.copies = {};
+}
+
+}  // namespace tamis::emulated
