@@ -46,14 +46,16 @@ void land_box(Cta& cta, int64_t number) {
     read_line(box.spec, at, line);
     for (int64_t p = 0; p < 8; ++p) std::memcpy(to + l * 128 + ((p ^ l) & 7) * 16, line + p * 16, 16);
   }
+  cta.proxies.written_by_engine(box.to, box.bytes);
   box.under_way = false;
   barrier_complete(cta, box.barrier, box.bytes);
 }
 
-void land(Cta& cta, const Copy& copy) {
-  char* to = cta.arena.at(copy.to, copy.size, copy.size, "cp.async");
+void land(Thread& self, const Copy& copy) {
+  char* to = self.cta->arena.at(copy.to, copy.size, copy.size, "cp.async");
   if (copy.bytes > 0) std::memcpy(to, copy.from, copy.bytes);
   std::memset(to + copy.bytes, 0, copy.size - copy.bytes);
+  self.cta->proxies.written(copy.to, copy.size, self.number);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ void copy_async(uint32_t to, const void* from, uint32_t bytes, uint32_t size) {
     fail("cp.async from an address not on %u bytes", size);
   std::memset(place, kPoison, size);
   const Copy copy{to, from, bytes, size};
-  if (draw(4) == 0) return land(*self.cta, copy);
+  if (draw(4) == 0) return land(self, copy);
   self.copies.pending.push_back(copy);
 }
 
@@ -113,7 +115,7 @@ void copy_wait(int groups) {
   const size_t over = mine.groups.size() - std::min(mine.groups.size(), static_cast<size_t>(groups));
   if (over == 0) return;
   const size_t copies = mine.groups[over - 1];
-  for (size_t i = 0; i < copies; ++i) land(*self.cta, mine.pending[i]);
+  for (size_t i = 0; i < copies; ++i) land(self, mine.pending[i]);
   mine.pending.erase(mine.pending.begin(), mine.pending.begin() + static_cast<std::ptrdiff_t>(copies));
   mine.groups.erase(mine.groups.begin(), mine.groups.begin() + static_cast<std::ptrdiff_t>(over));
   for (size_t& end : mine.groups) end -= copies;
@@ -121,7 +123,7 @@ void copy_wait(int groups) {
 
 void copy_wait_all() {
   Thread& self = *machine->now;
-  for (const Copy& copy : self.copies.pending) land(*self.cta, copy);
+  for (const Copy& copy : self.copies.pending) land(self, copy);
   self.copies = {};
 }
 

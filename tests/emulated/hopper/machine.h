@@ -13,6 +13,7 @@
 #include "emulated/hopper/grid.h"
 #include "emulated/hopper/meetings.h"
 #include "emulated/hopper/products.h"
+#include "emulated/hopper/proxies.h"
 #include "emulated/hopper/scheduler.h"
 
 namespace tamis::emulated {
@@ -25,7 +26,8 @@ struct Thread {
   unsigned number = 0;
   bool ended = false, waits = false;
   Waiting waiting;
-  int result = 0;  // of a vote
+  int result = 0;       // of a vote
+  uint32_t fenced = 0;  // when it last called fence_async()
   ThreadCopies copies;
   ThreadProducts products;
 };
@@ -40,6 +42,7 @@ struct Cta {
   std::vector<Warp> warps;
   std::vector<Warpgroup> groups;
   Barriers barriers;
+  Proxies proxies;
   std::vector<Box> boxes;
   Sync sync[16];
 };
@@ -61,6 +64,7 @@ struct Machine {
   uint64_t random;
   uint32_t looks;  // threads that are looked at to find one of high priority
   uint64_t steps = 0;
+  uint32_t clock = 0;  // counts writes and fences (proxies.h)
   Fiber caller, home;  // who called run(); where CTAs are started and ended
   Thread* now = nullptr;
   Cta* finished = nullptr;

@@ -42,6 +42,9 @@ void store(void* const* lanes, uint32_t) {
     for (int row = 0; row < 8; ++row)
       for (int i = 0; i < 4; ++i)
         std::memcpy(row_of(lanes, j, row) + 4 * i, &static_cast<Lane*>(lanes[4 * row + i])->r[j], 4);
+  Cta& cta = *machine->now->cta;
+  const unsigned warp = machine->now->number / 32 * 32;
+  for (unsigned i = 0; i < 32; ++i) cta.proxies.written(static_cast<Lane*>(lanes[i])->address, 16, warp + i);
 }
 
 void transpose(void* const* lanes, uint32_t) {

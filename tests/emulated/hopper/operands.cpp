@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "emulated/hopper/scheduler.h"
+#include "emulated/hopper/machine.h"
 
 namespace tamis::emulated {
 namespace {
@@ -22,16 +22,19 @@ Descriptor decode(uint64_t d) {
   return r;
 }
 
-// 16 bytes, by the permutation of address bits that TensorMap describes.
-void read_piece(const Arena& arena, Format format, uint32_t address, float* to, int step) {
-  const uint32_t permuted = address ^ (address >> 7 & 7) << 4;
-  widen(format, arena.at(permuted, 16, 16, "an operand of a product"), to, step);
-}
-
 }  // namespace
 
-void read_rows(const Arena& arena, Format format, uint64_t descriptor, int rows, float* to, int row_step,
-               int k_step) {
+// 16 bytes, by the permutation of address bits that TensorMap describes.
+void Operands::piece(uint32_t address, float* to, int step) const {
+  const uint32_t permuted = address ^ (address >> 7 & 7) << 4;
+  const char* from = cta_.arena.at(permuted, 16, 16, "an operand of a product");
+  const Thread* writer = cta_.proxies.unfenced(permuted, cta_.threads.get(), fenced_);
+  if (writer != nullptr)
+    fail("a product reads address %u, which thread %u wrote without fence_async()", permuted, writer->number);
+  widen(format_, from, to, step);
+}
+
+void Operands::rows(uint64_t descriptor, int rows, float* to, int row_step, int k_step) const {
   const Descriptor d = decode(descriptor);
   if (d.start % 128 > 96)
     fail("matrix %llx: 16 of K reach out of the line", static_cast<unsigned long long>(descriptor));
@@ -39,11 +42,11 @@ void read_rows(const Arena& arena, Format format, uint64_t descriptor, int rows,
     const uint32_t line =
         d.start + static_cast<uint32_t>(r / 8) * d.stride + static_cast<uint32_t>(r % 8) * 128;
     for (int k = 0; k < 16; k += 8)
-      read_piece(arena, format, line + static_cast<uint32_t>(2 * k), to + r * row_step + k * k_step, k_step);
+      piece(line + static_cast<uint32_t>(2 * k), to + r * row_step + k * k_step, k_step);
   }
 }
 
-void read_lines(const Arena& arena, Format format, uint64_t descriptor, int columns, float* b) {
+void Operands::lines(uint64_t descriptor, int columns, float* b) const {
   const Descriptor d = decode(descriptor);
   const auto word = static_cast<unsigned long long>(descriptor);
   if (d.start % 128 != 0) fail("matrix %llx: starts inside a line of N", word);
@@ -54,7 +57,7 @@ void read_lines(const Arena& arena, Format format, uint64_t descriptor, int colu
       const uint32_t at = d.start + static_cast<uint32_t>(k / 8) * d.stride +
                           static_cast<uint32_t>(k % 8) * 128 + static_cast<uint32_t>(n / 64) * d.leading +
                           static_cast<uint32_t>(n % 64) * 2;
-      read_piece(arena, format, at, b + k * columns + n, 1);
+      piece(at, b + k * columns + n, 1);
     }
 }
 

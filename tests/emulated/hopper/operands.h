@@ -4,16 +4,28 @@
 
 #include <cstdint>
 
-#include "emulated/hopper/arena.h"
 #include "emulated/hopper/products.h"
 
 namespace tamis::emulated {
 
-// K-major: element (r, k) of [rows, 16] goes to to[r * row_step + k * k_step].
-void read_rows(const Arena& arena, Format format, uint64_t descriptor, int rows, float* to, int row_step,
-               int k_step);
-// MN-major: b[16, columns].
-void read_lines(const Arena& arena, Format format, uint64_t descriptor, int columns, float* b);
+class Operands {
+ public:
+  // `fenced`: when the threads that ask for the product last called fence_async().
+  Operands(const Cta& cta, Format format, uint32_t fenced) : cta_(cta), format_(format), fenced_(fenced) {}
+
+  // K-major: element (r, k) of [rows, 16] goes to to[r * row_step + k * k_step].
+  void rows(uint64_t descriptor, int rows, float* to, int row_step, int k_step) const;
+  // MN-major: b[16, columns].
+  void lines(uint64_t descriptor, int columns, float* b) const;
+
+ private:
+  void piece(uint32_t address, float* to, int step) const;
+
+  const Cta& cta_;
+  Format format_;
+  uint32_t fenced_;
+};
+
 // a[64, 16] from four registers a thread, as mma.m16n8k16 has them.
 void read_registers(Format format, const uint32_t (&registers)[128][4], float* a);
 

@@ -15,11 +15,20 @@ using emulated::Report;
 using emulated::run;
 using namespace device;  // NOLINT: what is called here
 
-enum class Fault { kNone, kNoWaitForBox, kNoWaitForSlot, kSlotFreedEarly, kOneArrivalShort, kWrongParity };
+enum class Fault {
+  kNone,
+  kNoSyncWarp,
+  kNoWaitForBox,
+  kNoWaitForSlot,
+  kSlotFreedEarly,
+  kOneArrivalShort,
+  kWrongParity
+};
 
 struct Args {
   TensorMap left, right;  // [task][step][64 rows][64 columns]
   float* sum;             // [task][64][64]
+  float* words;           // [task][128]
   int* counter;
   int tasks, steps;
   Fault fault;
@@ -39,7 +48,8 @@ struct Ring {
   }
 };
 
-// sum[task] = sum over steps of left right^T
+// sum[task] = sum over steps of left right^T; words[task][thread] = sum over steps of left[lane][0], which
+// every lane reads by itself.
 __device__ void sum_products(const Args& a, char* shared) {
   const uint32_t base = shared_address(shared), full = base + kBarriers, empty = full + 8 * kStages;
   volatile int* task = reinterpret_cast<int*>(shared + kTask);
@@ -51,6 +61,7 @@ __device__ void sum_products(const Args& a, char* shared) {
     }
     barrier_init_done();
   }
+  const uint32_t lane = threadIdx.x % 32;
   Ring ring;
   while (true) {
     __syncthreads();
@@ -68,7 +79,7 @@ __device__ void sum_products(const Args& a, char* shared) {
       }
       continue;
     }
-    float d[32] = {};
+    float d[32] = {}, words = 0;
     for (int step = 0; step < a.steps; ++step, ring.next()) {
       const uint32_t at = base + ring.stage * kStageBytes;
       const bool wrong = a.fault == Fault::kWrongParity;
@@ -80,9 +91,14 @@ __device__ void sum_products(const Args& a, char* shared) {
       if (a.fault == Fault::kSlotFreedEarly && threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * ring.stage);
       products_wait<0>();
       settle(d);
-      __syncwarp();
+      uint16_t word;
+      if (threadIdx.x % 32 != 0) __nanosleep(0);
+      std::memcpy(&word, shared + (at - base) + lane * 128 + lane % 8 * 16, 2);
+      words += bf16_to_float(word);
+      if (a.fault != Fault::kNoSyncWarp) __syncwarp();
       if (a.fault != Fault::kSlotFreedEarly && threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * ring.stage);
     }
+    a.words[mine * 128 + static_cast<int>(threadIdx.x)] = words;
     const unsigned t = threadIdx.x;
     for (unsigned i = 0; i < 32; ++i)
       a.sum[mine * 4096 + static_cast<int>((16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2)) * 64 + 8 * (i / 4) +
@@ -98,7 +114,7 @@ std::string outcome(Fault fault, uint64_t seed) {
     uint16_t x[8];
   };
   std::vector<Piece> left(count / 8), right(count / 8);
-  std::vector<float> sum(kTasks * kElements, -1);
+  std::vector<float> sum(kTasks * kElements, -1), words(kTasks * 128);
   const auto value = [](size_t i, size_t salt) {
     return static_cast<float>((i * 7 + i / 64 * 3 + salt) % 9) - 4;
   };
@@ -111,13 +127,25 @@ std::string outcome(Fault fault, uint64_t seed) {
         of.data(), {64, 64, kSteps, kTasks, 1}, {128, 128 * 64, kSteps * 128 * 64, 16}, {64, 64, 1, 1, 1}};
   };
   int counter = 0;
-  const Args args{
-      emulated_map(spec(left)), emulated_map(spec(right)), sum.data(), &counter, kTasks, kSteps, fault};
+  const Args args{emulated_map(spec(left)),
+                  emulated_map(spec(right)),
+                  sum.data(),
+                  words.data(),
+                  &counter,
+                  kTasks,
+                  kSteps,
+                  fault};
   const Report report =
       run({.ctas_x = 3, .threads = 160, .shared_bytes = kBytes, .seed = seed, .step_limit = 1'000'000},
           [&](char* shared) { sum_products(args, shared); });
   if (!report.ok()) return report.error;
-  for (size_t task = 0; task < kTasks; ++task)
+  for (size_t task = 0; task < kTasks; ++task) {
+    for (size_t t = 0; t < 128; ++t) {
+      float want = 0;
+      for (size_t step = 0; step < kSteps; ++step)
+        want += value((task * kSteps + step) * kElements + t % 32 * 64, 1);
+      if (words[task * 128 + t] != want) return "wrong word";
+    }
     for (size_t row = 0; row < 64; row += 9)
       for (size_t column = 0; column < 64; column += 5) {
         float want = 0;
@@ -128,6 +156,7 @@ std::string outcome(Fault fault, uint64_t seed) {
           }
         if (sum[task * kElements + row * 64 + column] != want) return "wrong sum";
       }
+  }
   return "";
 }
 
@@ -136,8 +165,8 @@ TEST(HopperPipeline, IsRightInEveryOrder) {
 }
 
 TEST(HopperPipeline, PlantedFaultsShow) {
-  for (const Fault fault : {Fault::kNoWaitForBox, Fault::kNoWaitForSlot, Fault::kSlotFreedEarly,
-                            Fault::kOneArrivalShort, Fault::kWrongParity}) {
+  for (const Fault fault : {Fault::kNoSyncWarp, Fault::kNoWaitForBox, Fault::kNoWaitForSlot,
+                            Fault::kSlotFreedEarly, Fault::kOneArrivalShort, Fault::kWrongParity}) {
     int shown = 0;
     for (uint64_t seed = 0; seed < 50; ++seed) shown += !outcome(fault, seed).empty();
     EXPECT_GT(shown, 5) << static_cast<int>(fault);

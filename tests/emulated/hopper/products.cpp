@@ -17,19 +17,19 @@ int place(unsigned thread, int i, int columns) {
   return (16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2)) * columns + 8 * (i / 4) + t % 4 * 2 + i % 2;
 }
 
-void make(Cta& cta, Product& p) {
-  const int columns = p.into->columns;
+void make(Cta& cta, const Product& p) {
+  const Request& r = p.request;
+  const Operands from{cta, r.format, p.fenced};
   float a[64 * 16], b[16 * 128];
-  if (p.registers)
-    read_registers(p.format, p.a_registers, a);
-  else
-    read_rows(cta.arena, p.format, p.a, 64, a, 16, 1);
-  if (p.registers)
-    read_lines(cta.arena, p.format, p.b, columns, b);
-  else
-    read_rows(cta.arena, p.format, p.b, columns, b, 1, columns);
-  if (!p.add) std::fill_n(p.into->value, 64 * columns, 0.f);
-  multiply_add(p.into->value, a, b, columns);
+  if (r.registers) {
+    read_registers(r.format, p.a_registers, a);
+    from.lines(r.b, r.columns, b);
+  } else {
+    from.rows(r.a, 64, a, 16, 1);
+    from.rows(r.b, r.columns, b, 1, r.columns);
+  }
+  if (!r.add) std::fill_n(p.into->value, 64 * r.columns, 0.f);
+  multiply_add(p.into->value, a, b, r.columns);
 }
 
 // The oldest group of a warpgroup.
@@ -71,12 +71,11 @@ Accumulator* take(Warpgroup& w, int columns) {
   return unused->get();
 }
 
-void check_same(const Product& p, const Product& q, int columns) {
-  if (p.format != q.format || p.registers != q.registers || p.a != q.a || p.b != q.b || p.add != q.add ||
-      p.into->columns != columns)
-    fail("threads of a warpgroup ask for different products: a %llx and %llx, b %llx and %llx, add %d and %d",
-         static_cast<unsigned long long>(p.a), static_cast<unsigned long long>(q.a),
-         static_cast<unsigned long long>(p.b), static_cast<unsigned long long>(q.b), p.add, q.add);
+[[noreturn]] void disagree(const Request& p, const Request& q) {
+  if (p.fresh != q.fresh) fail("threads of a warpgroup ask for a product on different accumulators");
+  fail("threads of a warpgroup ask for different products: a %llx and %llx, b %llx and %llx, add %d and %d",
+       static_cast<unsigned long long>(p.a), static_cast<unsigned long long>(q.a),
+       static_cast<unsigned long long>(p.b), static_cast<unsigned long long>(q.b), p.add, q.add);
 }
 
 }  // namespace
@@ -88,25 +87,21 @@ void multiply(Format format, float* d, int columns, uint64_t a, const uint32_t* 
   Warpgroup& w = group_of(self);
   ThreadProducts& mine = self.products;
   if (!mine.fenced) fail("a product without products_fence() since the last products_wait()");
-  Product asked{};
-  asked.format = format;
-  asked.registers = registers != nullptr;
-  asked.add = add != 0;
-  asked.a = a;
-  asked.b = b;
   Accumulator* const into = under_way(self, d, columns);
-  asked.fresh = into == nullptr;
+  const Request request{format, registers != nullptr, add != 0, into == nullptr, columns, a, b};
   const size_t at = static_cast<size_t>(mine.issued++ - w.first);
   if (at == w.products.size()) {
-    w.products.push_back(asked);
-    w.products.back().into = into != nullptr ? into : take(w, columns);
+    Product& made = w.products.emplace_back();
+    made.request = request;
+    made.into = into != nullptr ? into : take(w, columns);
+    made.fenced = 0;
   }
   Product& p = w.products[at];
-  check_same(p, asked, columns);
-  if (p.fresh != asked.fresh || (!p.fresh && p.into != into))
+  if (p.request != request) disagree(p.request, request);
+  if (into != nullptr && p.into != into)
     fail("threads of a warpgroup ask for a product on different accumulators");
-  ++p.arrived;
-  if (asked.fresh) {
+  p.fenced = std::max(p.fenced, self.fenced);
+  if (into == nullptr) {
     ++p.into->holders;
     for (int i = 0; i < columns / 2; ++i) p.into->value[place(self.number, i, columns)] = d[i];
     std::memset(d, kPoison, static_cast<size_t>(columns / 2) * sizeof *d);

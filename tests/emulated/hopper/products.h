@@ -22,13 +22,21 @@ struct Accumulator {
   float value[64 * 128];  // [64, columns]
 };
 
-struct Product {
+// What the threads of a warpgroup must agree on.
+struct Request {
   Format format;
-  bool registers;   // A from registers, B MN-major; otherwise both from shared memory, K-major
-  bool add, fresh;  // fresh: no product on these accumulators was under way
-  int arrived = 0;
+  bool registers;  // A from registers, B MN-major; otherwise both from shared memory, K-major
+  bool add;
+  bool fresh;  // no product on these accumulators was under way
+  int columns;
   uint64_t a, b;
-  Accumulator* into = nullptr;
+  bool operator==(const Request&) const = default;
+};
+
+struct Product {
+  Request request;
+  Accumulator* into;
+  uint32_t fenced;  // when a thread of the warpgroup last called fence_async()
   uint32_t a_registers[128][4];
 };
 

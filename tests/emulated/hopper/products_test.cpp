@@ -188,6 +188,36 @@ TEST(HopperProducts, WrongUsesAreReported) {
                    "not of 128-byte lines"));
 }
 
+TEST(HopperProducts, NeedAFenceBehindCopiesOfThreads) {
+  alignas(16) static const char zeros[16] = {};
+  const auto with = [&](auto write, bool writer_fences, bool reader_fences) {
+    return with_zeros([=](float(&d)[32], uint64_t m) {
+      if (threadIdx.x / 32 == 1) {
+        write();
+        if (writer_fences) fence_async();
+      }
+      __syncthreads();
+      if (reader_fences) fence_async();
+      products_fence();
+      multiply_ss(BF16{}, d, m, m, 0);
+      products_commit();
+      products_wait<0>();
+    });
+  };
+  const auto copy = [] {
+    copy_async(1024 + 16 * threadIdx.x, zeros);
+    copy_commit();
+    copy_wait<0>();
+  };
+  const auto store = [] { store_matrix(1024 + 16 * threadIdx.x, {0, 0, 0, 0}); };
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_EQ(with(copy, i % 2 == 1, i / 2 == 1).error, "");
+    EXPECT_EQ(with(store, i % 2 == 1, i / 2 == 1).error, "");
+  }
+  EXPECT_TRUE(says(with(copy, false, false), "wrote without fence_async()"));
+  EXPECT_TRUE(says(with(store, false, false), "wrote without fence_async()"));
+}
+
 // Shared memory that is reused before the wait is read too late for some seed, and read in time for another.
 TEST(HopperProducts, ReadSharedMemoryLate) {
   int changed = 0, kept = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "emulated/hopper/machine.h"
@@ -25,6 +27,10 @@ namespace {
 
 void describe(const Thread& t, char* text, size_t room) {
   const Waiting& w = t.waiting;
+  if (t.ended || !t.waits) {
+    std::snprintf(text, room, t.ended ? "have ended" : "can go on");
+    return;
+  }
   if (w.kind == Waiting::kWarp) {
     for (const Meeting& m : t.warp->open)
       if (m.mask == w.a) {
@@ -51,31 +57,28 @@ void describe(const Thread& t, char* text, size_t room) {
   std::snprintf(text, room, "%s", w.what);
 }
 
-// Every live CTA: runs of threads that wait for the same.
-[[noreturn]] void deadlock() {
-  std::string& error = machine->report.error;
-  error = "deadlock: no thread can go on";
-  char text[256], next[256];
+// Every live CTA, by runs of threads that wait for the same.
+void tell_states(std::string& to) {
+  char text[256], next[256], line[400];
   for (const auto& cta : machine->ctas) {
-    const unsigned threads = static_cast<unsigned>(machine->grid.threads);
+    const auto threads = static_cast<unsigned>(machine->grid.threads);
     for (unsigned first = 0, end; first < threads; first = end) {
-      const auto said = [&](unsigned i, char* to) {
-        if (cta->threads[i].ended)
-          std::snprintf(to, sizeof text, "have ended");
-        else
-          describe(cta->threads[i], to, sizeof text);
-      };
-      said(first, text);
+      describe(cta->threads[first], text, sizeof text);
       for (end = first + 1; end < threads; ++end) {
-        said(end, next);
-        if (std::string_view(text) != next) break;
+        describe(cta->threads[end], next, sizeof next);
+        if (std::strcmp(text, next) != 0) break;
       }
-      char line[400];
       std::snprintf(line, sizeof line, "\n  CTA (%u, %u), threads %u-%u: %s", cta->x, cta->y, first, end - 1,
                     text);
-      error += line;
+      to += line;
     }
   }
+}
+
+// The run cannot go on, or must not.
+[[noreturn]] void stop(const char* why) {
+  machine->report.error = why;
+  tell_states(machine->report.error);
   leave();
 }
 
@@ -98,10 +101,9 @@ void happen() {
 // to seed.
 Thread* pick() {
   Machine& m = *machine;
-  if (static_cast<int64_t>(++m.steps) > m.grid.step_limit)
-    fail("no end after %lld steps", static_cast<long long>(m.grid.step_limit));
+  if (static_cast<int64_t>(++m.steps) > m.grid.step_limit) stop("no end within the limit of steps");
   while (!m.events.empty() && (m.events.front().due <= m.steps || m.ready.empty())) happen();
-  if (m.ready.empty()) deadlock();
+  if (m.ready.empty()) stop("deadlock: no thread can go on");
   size_t best = draw(static_cast<uint32_t>(m.ready.size()));
   for (uint32_t i = 1; i < m.looks; ++i) {
     const size_t other = draw(static_cast<uint32_t>(m.ready.size()));
@@ -199,7 +201,8 @@ Cta::Cta(int64_t shared_bytes, int count)
       alive(count),
       threads(new Thread[static_cast<size_t>(count)]),
       warps(static_cast<size_t>(count) / 32),
-      groups(static_cast<size_t>(count) / 128) {
+      groups(static_cast<size_t>(count) / 128),
+      proxies(shared_bytes) {
   for (int i = 0; i < count; ++i) {
     Thread& t = threads[i];
     t.number = static_cast<unsigned>(i);

@@ -4,6 +4,7 @@
 
 #include "emulated/hopper/barriers.h"
 #include "emulated/hopper/products.h"
+#include "emulated/hopper/proxies.h"
 #include "emulated/hopper/tensor_maps.h"
 #include "kernels/cuda/device/ptx.cuh"  // the one of this folder
 #include "kernels/cuda/device/tensor_map.h"
@@ -22,7 +23,7 @@ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
   return emulated::barrier_passed(barrier, parity);
 }
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { emulated::barrier_wait(barrier, parity); }
-inline void fence_async() {}
+inline void fence_async() { emulated::fence_async(); }
 
 inline void copy_box(uint32_t to, const TensorMap& map, uint32_t barrier, int32_t c0, int32_t c1, int32_t c2,
                      int32_t c3, int32_t c4) {
