@@ -77,7 +77,8 @@ TEST(HopperCopies, EarlyReadsSeeNaN) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const Report report = run({.threads = 32, .shared_bytes = 8192, .seed = seed}, [&](char* shared) {
       if (threadIdx.x > 0) return;
-      const uint16_t* seen = reinterpret_cast<uint16_t*>(shared + kBox - 1024);
+      uint16_t* seen = reinterpret_cast<uint16_t*>(shared + kBox - 1024);
+      *seen = 7;
       barrier_init(kBarrier, 1);
       barrier_arrive_and_expect(kBarrier, 128 * 24);
       copy_box(kBox, map, kBarrier, 0, 0, 0, 0, 0);
@@ -141,6 +142,7 @@ TEST(HopperCopies, OwnCopiesLandWhenTheyAreWaitedFor) {
       const unsigned t = threadIdx.x;
       uint16_t* mine = reinterpret_cast<uint16_t*>(shared) + 32 * t;
       const uint32_t to = shared_address(mine);
+      *mine = 7;
       copy_async(to, from + 8 * t);
       copy_commit();
       copy_async(to + 16, nullptr, 0);
