@@ -1,5 +1,6 @@
 #include "attention/step_support.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -138,10 +139,12 @@ Status supports(const OutView& out) {
   return {};
 }
 
+int64_t arrivals_of(const StepPlan& p) { return std::min(p.groups, p.parts) * p.column_tiles; }
+
 StepLayout layout_of(const StepPlan& p) {
   const int64_t capacity = p.every_token ? 0 : p.plan.capacities.row_entries;
   return {.index = index::index_layout(p.bundles, capacity, p.lists),
-          .scratch = scratch_layout(p.tasks, p.groups * p.column_tiles,
+          .scratch = scratch_layout(p.tasks, arrivals_of(p),
                                     p.parts * p.plan.capacities.group_rows, p.plan.shape.v_head_dim)};
 }
 

@@ -25,6 +25,9 @@ struct StepLayout {
 };
 StepLayout layout_of(const StepPlan& plan);
 
+// Counters of parts that have arrived: of groups, or by first parts where there are fewer parts than groups.
+int64_t arrivals_of(const StepPlan& plan);
+
 // Identifies a plan in scratch: two plans that write scratch differently have different marks.
 uint64_t mark_of(const StepPlan& plan);
 

@@ -15,7 +15,7 @@ struct alignas(16) DeviceTask {
   int32_t begin, end;  // blocks
   int32_t part;        // -1: the whole row
   int32_t first_part, parts;
-  int32_t group;
+  int32_t counter;  // of arrivals, where it is split
 };
 
 // Words that outlive index and scratch. What `clear` zeroes.
@@ -41,7 +41,7 @@ struct PartialSum {
 struct DeviceScratch {
   ScratchHead* head;
   DeviceTask* tasks;   // [most tasks]
-  uint32_t* arrivals;  // [groups * column tiles]
+  uint32_t* arrivals;  // [counters * column tiles]
   float* o;            // [parts * rows, Dv]
   PartialSum* ml;      // [parts * rows]
   int64_t rows;        // query rows of a group, at most
@@ -60,6 +60,7 @@ struct ScheduleArgs {
   Partition rule;  // kEven: `share` is found here; else as it stands
   int64_t shares;
   int64_t most_tasks, most_parts, arrivals;
+  bool counts_parts;  // counters are numbered by first parts: there are fewer parts than groups
   int32_t kv_heads_served, bundles_a_block;
   uint64_t plan;        // mark of scratch
   uint64_t index_plan;  // the mark that the index set must have

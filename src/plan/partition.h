@@ -137,6 +137,13 @@ TAMIS_HD inline Cuts cut(const Partition& p, int64_t begin, int64_t end) {
   return {count, (last - first) / p.share + 2, first - begin, p.share};
 }
 
+// A group of so many blocks, or fewer, is whole wherever it begins.
+TAMIS_HD inline int64_t whole_up_to(const Partition& p) {
+  if (p.split == Split::kForced) return p.parts > 1 ? 0 : INT64_MAX;
+  const int64_t two = 2 * p.min_part - 1;
+  return p.split == Split::kEven && p.share > two ? p.share : two;
+}
+
 // The same for group `g` of a prefix sum of blocks, prefix [groups + 1].
 TAMIS_HD inline Cuts cut_group(const Partition& p, const int64_t* prefix, int64_t g) {
   return cut(p, prefix[g], prefix[g + 1]);

@@ -250,6 +250,23 @@ TEST(Partition, EmptyGroupsAreWholeInEveryMode) {
   }
 }
 
+// The device skips the sums over groups that are all that short; where every group is cut by itself alone,
+// one block more is cut.
+TEST(Partition, ShortGroupsAreWhole) {
+  EXPECT_TRUE(rc::check([] {
+    const int64_t min_part = pick(1, 40), share = pick(min_part, 300), begin = pick(0, 100000);
+    for (const Partition& p :
+         {Partition{Split::kBalanced, share, min_part, 0}, even_partition(share, min_part),
+          make_partition(0, 0, true, 1, min_part), make_partition(0, pick(1, 9), false, 1, min_part)}) {
+      const int64_t whole = whole_up_to(p), count = pick(0, std::min<int64_t>(whole, 700));
+      RC_ASSERT(cut(p, begin, begin + count).parts == 1);
+      RC_ASSERT(whole == INT64_MAX || cut(p, begin, begin + whole).parts == 1);
+      if (p.split == Split::kBalanced || whole == INT64_MAX) continue;
+      RC_ASSERT(cut(p, begin, begin + whole + 1).parts > 1);
+    }
+  }));
+}
+
 // A share border near a group's border gives way to it.
 TEST(Partition, SnapsToGroupBorders) {
   const int64_t prefix[] = {0, 95, 203,

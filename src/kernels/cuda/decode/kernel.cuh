@@ -246,7 +246,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
   if (task.part < 0) return;
   __syncthreads();
   if (threadIdx.x == 0) {
-    uint32_t* arrivals = a.scratch.arrivals + int64_t{task.group} * gridDim.y + blockIdx.y;
+    uint32_t* arrivals = a.scratch.arrivals + int64_t{task.counter} * gridDim.y + blockIdx.y;
     s.stale = is_stale(a.out.slots, g.request);
     s.last = device::arrive(arrivals, static_cast<uint32_t>(task.parts - 1)) ==
              static_cast<uint32_t>(task.parts - 1);
