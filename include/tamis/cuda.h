@@ -49,7 +49,7 @@ struct StepOptions {
   // by. Below 0: not known, the unit of the candidates decides.
   double density = -1;
   // Blocks that one bundle may hold: a capacity tier. 0: as many as candidates and mask can bring; for CSR
-  // that is all entries in one row, and much memory: name it.
+  // that is all entries in one row, and the index set then takes memory for all rows together, not for each.
   int64_t row_entries = 0;
   int64_t max_kv_len = 0;  // tokens of a request; 0: what the page table or the cache holds
 };
@@ -58,6 +58,14 @@ struct StepSizes {
   int64_t control = 0;  // epoch, verdict, statistics: outside the other two, so that nothing can fake them
   int64_t index = 0;    // the index set: shared by layers that share lists
   int64_t scratch = 0;  // schedule and partial states: one a stream
+};
+
+// How CSR rows share the index set when no tier is named. The entries of a bundle begin at indptr[its first
+// row] * an_entry + bundle * extra. Otherwise every bundle has row_entries of them.
+struct StepPlaces {
+  int64_t an_entry = 0;  // blocks that one raw entry can touch; 0: every bundle has row_entries
+  int64_t extra = 0;     // blocks that window and sink can bring into a bundle
+  int64_t listed = 0;    // raw entries of a step, at most
 };
 
 // An immutable value, made from extents and dtypes alone.
@@ -73,6 +81,7 @@ struct StepPlan {
   int64_t bundles = 0, groups = 0, tasks = 0, parts = 0;  // most of each
   int32_t columns = 8;                                    // query rows a CTA computes at a time
   int64_t column_tiles = 1;  // CTAs a task, so that all query rows of a group are served
+  StepPlaces places{};
   StepSizes bytes{};
 };
 

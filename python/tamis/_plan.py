@@ -85,8 +85,8 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
         block: 16, 32, 64 or (host) 128 tokens; 0: chosen.
         load: on a device: `"blocks"`, `"tokens"` or `"auto"`.
         density: on a device: selected tokens per token of the blocks in earlier steps, from `IndexSet.poll`.
-        row_entries: on a device: blocks that a bundle may hold; 0: as many as candidates and mask can bring. Name it
-            for CSR lists.
+        row_entries: on a device: blocks that a bundle may hold; 0: as many as candidates and mask can bring. A plan
+            for CSR lists then holds as many entries as `candidates` has here.
         max_kv_len: on a device: tokens of a request; 0: what the page table or the cache holds.
         workspace_budget: bytes of partial results (of scratch on a device); None: no limit.
         bundle: on the host, which rows go together: `"auto"`, `"rows"`, `"heads"`, `"neighbours"`.

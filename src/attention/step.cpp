@@ -38,9 +38,15 @@ Result<Shape> check_problem(const StepPlan& plan, const Problem& p) {
 
 // What normalize and run ask for before they launch anything.
 Status check_normalize(const StepPlan& plan, const Problem& problem) {
-  if (rows_of(plan, problem.candidates) <= plan.plan.capacities.rows) return {};
-  return {Code::kCapacityExceeded,
-          text("cand_indices: more rows than the plan's ", plan.plan.capacities.rows)};
+  const CandidateView& c = problem.candidates;
+  if (rows_of(plan, c) > plan.plan.capacities.rows)
+    return {Code::kCapacityExceeded,
+            text("cand_indices: more rows than the plan's ", plan.plan.capacities.rows)};
+  if (plan.places.an_entry > 0 && c.indices.shape[0] > plan.places.listed)
+    return {Code::kCapacityExceeded,
+            text("cand_indices: ", c.indices.shape[0], " entries, the plan holds ", plan.places.listed),
+            {.value = c.indices.shape[0], .limit = plan.places.listed + 1}};
+  return {};
 }
 
 Status check_run(const Problem& problem, const Shape& shape, const OutView& out) {

@@ -91,8 +91,10 @@ int64_t rows_of(const StepPlan& plan, const CandidateView& c) {
 }
 
 index::DeviceIndex index_of(const StepPlan& plan, const StepBuffers& buffers) {
-  return index::index_at(buffers.index, layout_of(plan).index, plan.bundles,
-                         plan.every_token ? 0 : plan.plan.capacities.row_entries, plan.lists);
+  const StepPlaces& own = plan.places;
+  return index::index_at(buffers.index, layout_of(plan).index, plan.bundles, plan.lists,
+                         plan.every_token ? 0 : plan.plan.capacities.row_entries,
+                         {.an_entry = own.an_entry, .extra = own.extra, .listed = own.listed});
 }
 
 DeviceScratch scratch_of(const StepPlan& plan, const StepBuffers& buffers) {

@@ -64,24 +64,39 @@ int64_t longest_of(const Shape& s, const StepOptions& o) {
   return o.max_kv_len > 0 ? std::min(o.max_kv_len, most) : most;
 }
 
-// The blocks that candidates and mask can bring into one bundle, however they lie.
-int64_t most_entries(const Problem& p, const Shape& s, const Cut& cut, int32_t block, int64_t longest,
-                     bool all_blocks) {
+// Blocks that candidates and mask can bring into bundles, however they lie.
+struct Most {
+  int64_t of_bundle, of_all;
+  StepPlaces places;
+};
+
+Most most_entries(const Problem& p, const Shape& s, const Cut& cut, const StepOptions& o, int32_t block,
+                  int64_t longest, bool all_blocks) {
   const CandidateView& c = p.candidates;
   const int64_t all = ceil_div(longest, block);
-  if (all_blocks || c.form == CandidateForm::kAll) return all;
+  if (c.form == CandidateForm::kAll) return {all, times(cut.bundles, all), {}};
   const int64_t an_entry = c.unit <= block && block % c.unit == 0 ? 1 : plus(c.unit / block, 2);
-  int64_t entries = 0;
-  if (c.form == CandidateForm::kFixedWidth) entries = times(c.indices.shape[1], cut.lists);
-  if (c.form == CandidateForm::kCsr) entries = c.indices.shape[0];
   const int64_t queries = std::min(c.query_block, s.total_q);
   int64_t windows = 0;
   if (p.mask.window > 0)  // positions of one's own may lie anywhere, the others next to each other
     windows = p.query.q_pos.present() ? times(queries, p.mask.window / block + 2)
                                       : plus(p.mask.window, queries) / block + 2;
-  const int64_t bound =
-      plus(times(entries, an_entry), plus(windows, p.mask.sink > 0 ? ceil_div(p.mask.sink, block) : 0));
-  return std::min(all, bound);
+  // No request has more blocks than the longest.
+  const StepPlaces places{.an_entry = std::min(an_entry, all),
+                          .extra = std::min(all, plus(windows, ceil_div(p.mask.sink, block))),
+                          .listed = c.form == CandidateForm::kCsr ? c.indices.shape[0] : 0};
+  const int64_t width = c.form == CandidateForm::kFixedWidth ? c.indices.shape[1] : 0;
+  int64_t most =
+      std::min(all, plus(times(plus(times(width, cut.lists), places.listed), places.an_entry), places.extra));
+  if (all_blocks) most = all;
+  if (o.row_entries > 0) most = std::min(most, o.row_entries);
+  // Rows of CSR are of any length, of which only the sum is known: places of one size would each have to hold
+  // all of it.
+  const int64_t fixed = times(cut.bundles, most),
+                own = plus(times(places.listed, places.an_entry), times(cut.bundles, places.extra));
+  if (c.form != CandidateForm::kCsr || all_blocks || o.row_entries > 0 || fixed <= own)
+    return {most, fixed, {}};
+  return {most, own, places};
 }
 
 // Blocks that were asked for and cannot be: tokens compute the same, where another way is allowed.
@@ -104,14 +119,18 @@ Result<Load> load_of(const Problem& p, const Shape& s, const StepOptions& o, int
 }
 
 // Most tasks, and most parts of rows that are split.
-struct Most {
+struct MostTasks {
   int64_t tasks, parts;
 };
 
-Most most_of(const Plan& plan, int64_t groups) {
+// `blocks`: of all groups.
+MostTasks most_tasks(const Plan& plan, int64_t groups, int64_t blocks) {
   if (plan.splits > 0) return {times(groups, plan.splits), plan.splits > 1 ? times(groups, plan.splits) : 0};
   const int64_t each = times(groups, plan.max_parts);
-  if (plan.batch_invariant) return {std::max(groups, each), plan.max_parts > 1 ? each : 0};
+  if (plan.batch_invariant) {  // a part of a split row has min_part blocks at least
+    const int64_t parts = std::min(each, blocks / plan.min_part);
+    return {std::max(groups, std::min(each, plus(groups, parts))), plan.max_parts > 1 ? parts : 0};
+  }
   // kEven: the parts of a share fit into `shares`, or every part is a share of all blocks at least.
   const int64_t even = plus(plan.shares, groups);
   return {std::max(groups, std::min(each, even)),
@@ -143,14 +162,13 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
                                                                            : "cu_q",
                    cut.rows, " rows for ", s.index_heads, " index heads");
   const int64_t longest = longest_of(s, options);
-  int64_t entries = most_entries(problem, s, cut, *block, longest, all_blocks);
-  if (options.row_entries > 0 && !every_token) entries = std::min(entries, options.row_entries);
+  const Most most = most_entries(problem, s, cut, options, *block, longest, all_blocks);
   const int64_t queries = std::min(problem.candidates.query_block, s.total_q);
   const Capacities capacities{.requests = s.requests,
                               .queries = s.total_q,
                               .rows = cut.rows,
-                              .entries = times(cut.bundles, entries),
-                              .row_entries = entries,
+                              .entries = most.of_all,
+                              .row_entries = most.of_bundle,
                               .group_rows = times(std::max<int64_t>(1, queries), s.group)};
   Result<Plan> plan = make_plan(problem, capacities, *block, plan_options);
   if (!plan.ok()) return plan.status();
@@ -167,15 +185,16 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   const Result<Load> load = load_of(problem, s, options, *block, all_blocks, &reason);
   if (!load.ok()) return load.status();
   out.load = *load;
-  const Most most = most_of(out.plan, out.groups);
-  out.tasks = most.tasks;
-  out.parts = most.parts;
+  const MostTasks cuts = most_tasks(out.plan, out.groups, times(most.of_all, out.kv_heads_served));
+  out.tasks = cuts.tasks;
+  out.parts = cuts.parts;
+  out.places = most.places;
   // Head sizes above 128 leave no registers for a second tile of columns.
   const bool wide = std::max(s.head_dim, s.v_head_dim) > 128;
   out.columns = capacities.group_rows > 8 && !wide ? 16 : 8;
   out.column_tiles = ceil_div(capacities.group_rows, out.columns);
   out.kernel = problem.query.q.dtype == DType::kBF16 ? "decode_sm80_bf16" : "decode_sm80_f16";
-  constexpr int64_t most_numbers = std::numeric_limits<int32_t>::max();
+  constexpr int64_t most_numbers = std::numeric_limits<int32_t>::max() - 4096;  // a chunk beyond still counts
   if (out.tasks > most_numbers || out.groups > most_numbers || out.column_tiles > 65535)
     return Status(Code::kCapacityExceeded,
                   text("tasks: ", out.tasks, " of ", out.column_tiles, " tiles are too many"),
@@ -183,7 +202,8 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   if (times(times(capacities.entries, out.lists), 8) > (int64_t{1} << 46) ||
       times(times(out.parts, capacities.group_rows), s.v_head_dim) > (int64_t{1} << 44))
     return Status(Code::kCapacityExceeded, "plan: the buffers of this step would exceed any memory");
-  const index::NormalizeShared shared = index::normalize_shared(longest, *block, entries, out.lists, 0, 0);
+  const index::NormalizeShared shared =
+      index::normalize_shared(longest, *block, most.of_bundle, out.lists, 0, 0);
   if (!every_token && shared.bytes > kMostShared)
     return Status(Code::kUnsupported,
                   text("max_kv_len: ", longest, " tokens in blocks of ", *block,

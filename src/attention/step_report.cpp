@@ -46,6 +46,9 @@ std::string describe_offence(const StepPlan& plan, const index::OffenceRecord& r
     case Code::kStalePlan:
       return "plan: the index set or the scratch is not the one that was scheduled last";
     case Code::kCapacityExceeded:
+      if (r.row >= 0 && plan.places.an_entry > 0)
+        return text("unit, window or sink: the bundle of row ", r.row, " needs ", r.value,
+                    " blocks, more than those of the plan's problem bring");
       if (r.row >= 0)
         return text("row_entries: the bundle of row ", r.row, " needs ", r.value, " blocks, the plan holds ",
                     plan.plan.capacities.row_entries);
@@ -67,8 +70,10 @@ Status status_of(const StepPlan& plan, const index::OffenceRecord& r) {
   if (r.row >= 0) where.row = r.row;
   if (r.page >= 0) where.page = r.page;
   if (static_cast<Code>(r.code) != Code::kStalePlan) where.value = r.value;
-  if (static_cast<Code>(r.code) == Code::kCapacityExceeded && (r.row >= 0 || r.request >= 0))
-    where.limit = (r.row >= 0 ? plan.plan.capacities.row_entries : plan.max_kv_len) + 1;
+  if (static_cast<Code>(r.code) == Code::kCapacityExceeded) {
+    if (r.row >= 0 && plan.places.an_entry == 0) where.limit = plan.plan.capacities.row_entries + 1;
+    if (r.row < 0 && r.request >= 0) where.limit = plan.max_kv_len + 1;
+  }
   return {static_cast<Code>(r.code), describe_offence(plan, r), where};
 }
 
@@ -128,7 +133,6 @@ struct Arrays {
 FetchedBundle bundle_of(const StepPlan& plan, const Arrays& arrays, int64_t b) {
   const index::DeviceBundle& d = arrays.bundle[b];
   FetchedBundle out{.request = d.request, .first_query = d.first_query, .last_query = d.last_query};
-  const int64_t first = b * plan.plan.capacities.row_entries;
   for (int32_t j = 0; j < arrays.count[b]; ++j) {
     if (plan.every_token) {
       out.blocks.push_back(j);
@@ -136,11 +140,11 @@ FetchedBundle bundle_of(const StepPlan& plan, const Arrays& arrays, int64_t b) {
       out.members.push_back(~uint64_t{0});
       continue;
     }
-    out.blocks.push_back(arrays.blocks[first + j]);
-    const uint32_t place = arrays.places[first + j];
+    out.blocks.push_back(arrays.blocks[d.begin + j]);
+    const uint32_t place = arrays.places[d.begin + j];
     out.slots.push_back(place == index::kUntouched ? -1 : int64_t{place} * plan.plan.block + d.base_slot);
     for (int32_t l = 0; l < plan.lists; ++l)
-      out.members.push_back(arrays.members[(first + j) * plan.lists + l]);
+      out.members.push_back(arrays.members[(d.begin + j) * plan.lists + l]);
   }
   return out;
 }
@@ -159,7 +163,7 @@ Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stre
   const cudaStream_t s = static_cast<cudaStream_t>(stream);
   TAMIS_RETURN_IF_ERROR(check_not_capturing("fetch", s));
   TAMIS_RETURN_IF_ERROR(poll(plan, buffers, stream));
-  const int64_t capacity = plan.every_token ? 0 : plan.plan.capacities.row_entries;
+  const int64_t entries = plan.every_token ? 0 : plan.plan.capacities.entries;
   const index::DeviceIndex index = index_of(plan, buffers);
   const DeviceScratch scratch = scratch_of(plan, buffers);
   return guarded([&]() -> Result<FetchedStep> {
@@ -168,9 +172,9 @@ Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stre
     std::vector<DeviceTask> tasks;
     TAMIS_RETURN_IF_ERROR(download(&arrays.bundle, index.bundle, plan.bundles, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.count, index.count, plan.bundles, s));
-    TAMIS_RETURN_IF_ERROR(download(&arrays.blocks, index.blocks, plan.bundles * capacity, s));
-    TAMIS_RETURN_IF_ERROR(download(&arrays.places, index.places, plan.bundles * capacity, s));
-    TAMIS_RETURN_IF_ERROR(download(&arrays.members, index.members, plan.bundles * capacity * plan.lists, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.blocks, index.blocks, entries, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.places, index.places, entries, s));
+    TAMIS_RETURN_IF_ERROR(download(&arrays.members, index.members, entries * plan.lists, s));
     TAMIS_RETURN_IF_ERROR(download(&head, scratch.head, 1, s));
     TAMIS_RETURN_IF_ERROR(download(&tasks, scratch.tasks, std::min<int64_t>(head[0].tasks, plan.tasks), s));
     FetchedStep out;

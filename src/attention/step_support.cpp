@@ -142,10 +142,10 @@ Status supports(const OutView& out) {
 int64_t arrivals_of(const StepPlan& p) { return std::min(p.groups, p.parts) * p.column_tiles; }
 
 StepLayout layout_of(const StepPlan& p) {
-  const int64_t capacity = p.every_token ? 0 : p.plan.capacities.row_entries;
-  return {.index = index::index_layout(p.bundles, capacity, p.lists),
-          .scratch = scratch_layout(p.tasks, arrivals_of(p),
-                                    p.parts * p.plan.capacities.group_rows, p.plan.shape.v_head_dim)};
+  const int64_t entries = p.every_token ? 0 : p.plan.capacities.entries;
+  return {.index = index::index_layout(p.bundles, entries, p.lists),
+          .scratch = scratch_layout(p.tasks, arrivals_of(p), p.parts * p.plan.capacities.group_rows,
+                                    p.plan.shape.v_head_dim)};
 }
 
 uint64_t mark_of(const StepPlan& p) {
@@ -162,7 +162,8 @@ uint64_t index_mark_of(const StepPlan& p) {
   Hash hash;
   for (const int64_t number :
        {static_cast<int64_t>(p.plan.fingerprint), p.bundles, int64_t{p.lists}, int64_t{p.every_token},
-        p.plan.capacities.row_entries, p.max_kv_len, p.query_block, static_cast<int64_t>(p.plan.path)})
+        p.plan.capacities.row_entries, p.places.an_entry, p.places.extra, p.places.listed, p.max_kv_len,
+        p.query_block, static_cast<int64_t>(p.plan.path)})
     hash.add(static_cast<uint64_t>(number));
   return hash.value();
 }

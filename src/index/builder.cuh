@@ -21,7 +21,7 @@ class Builder {
  public:
   __device__ Builder(const NormalizeArgs& args, Shared& shared, char* memory) : a_(args), s_(shared) {
     bundle_ = static_cast<int32_t>(blockIdx.x);
-    first_entry_ = int64_t{bundle_} * args.out.capacity;
+    first_entry_ = has_own_place() ? 0 : int64_t{bundle_} * args.out.capacity;
     const int64_t words = bitmap_words(args.requests.max_kv_len, args.block);
     bitmap_ = reinterpret_cast<uint32_t*>(memory);
     rank_ = bitmap_ + words;
@@ -69,6 +69,7 @@ class Builder {
   }
 
  private:
+  __device__ bool has_own_place() const { return a_.out.own.an_entry > 0; }
   __device__ int32_t lists() const { return kPlain ? 1 : a_.out.lists; }
 
   // Asks for the entries of the first list; each thread for those that it will read.
@@ -112,6 +113,8 @@ class Builder {
 
   __device__ void take_listed(bool listed) {
     words_ = (up(frame_.kv_len) + 31) / 32;
+    int32_t capacity = static_cast<int32_t>(a_.out.capacity);
+    if (has_own_place()) capacity = take_place();
     if (listed) mark_entries();
     mark_mask();
     __syncthreads();
@@ -119,7 +122,7 @@ class Builder {
     const bool refused = s_.key != kNoOffence;
     const int32_t ranked = rank_blocks();
     if (refused) return;
-    if (ranked > a_.out.capacity) {
+    if (ranked > capacity) {
       if (threadIdx.x == 0)
         index::report(s_, Offence::kCapacity, static_cast<uint64_t>(first_row_), Code::kCapacityExceeded,
                       frame_.request, first_row_, -1, ranked);
@@ -134,6 +137,17 @@ class Builder {
     add_up_entries();
     __syncthreads();
     place_blocks();
+  }
+
+  // Goes to the bundle's own place. The room there.
+  __device__ int32_t take_place() {
+    const Place place = own_place(a_, bundle_, first_row_);
+    first_entry_ = place.begin;
+    if constexpr (!kListsShared) {
+      members_ = reinterpret_cast<uint32_t*>(a_.out.members + first_entry_ * lists());
+      blocks_ = a_.out.blocks + first_entry_;
+    }
+    return place.capacity;
   }
 
   // Entries of the unit are tokens [e * unit, e * unit + unit), cut at kv_len.
@@ -446,7 +460,7 @@ class Builder {
                               .kv_len = frame_.kv_len,
                               .base_slot = frame_.base_slot,
                               .position = frame_.position,
-                              .unused = {0, 0}};
+                              .begin = first_entry_};
     a_.out.count[bundle_] = frame_.request < 0 ? -1
                             : refused          ? 0
                                       : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);

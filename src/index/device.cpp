@@ -7,7 +7,7 @@
 
 namespace tamis::index {
 
-IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists) {
+IndexLayout index_layout(int64_t bundles, int64_t entries, int64_t lists) {
   IndexLayout l{};
   int64_t at = 0;
   const auto take = [&at](int64_t* offset, int64_t count, size_t bytes) {
@@ -21,15 +21,15 @@ IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists) {
   take(&l.offence, bundles, sizeof(uint64_t));
   take(&l.record, bundles, sizeof(OffenceRecord));
   take(&l.counts, bundles, sizeof(DeviceCounts));
-  take(&l.blocks, bundles * capacity, sizeof(int32_t));
-  take(&l.places, bundles * capacity, sizeof(uint32_t));
-  take(&l.members, bundles * capacity * lists, sizeof(uint64_t));
+  take(&l.blocks, entries, sizeof(int32_t));
+  take(&l.places, entries, sizeof(uint32_t));
+  take(&l.members, entries * lists, sizeof(uint64_t));
   l.bytes = at;
   return l;
 }
 
-DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t capacity,
-                     int64_t lists) {
+DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t lists,
+                     int64_t capacity, const OwnPlaces& own) {
   char* at = static_cast<char*>(memory);
   return {.head = reinterpret_cast<IndexHead*>(at),
           .bundle = reinterpret_cast<DeviceBundle*>(at + layout.bundle),
@@ -41,6 +41,7 @@ DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, i
           .places = reinterpret_cast<uint32_t*>(at + layout.places),
           .members = reinterpret_cast<uint64_t*>(at + layout.members),
           .capacity = capacity,
+          .own = own,
           .bundles = static_cast<int32_t>(bundles),
           .lists = static_cast<int32_t>(lists)};
 }

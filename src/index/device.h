@@ -1,7 +1,8 @@
 // The index set on the device: what lies where in a caller's memory, and how it is made there.
 //
-// Bundles are numbered (query block, KV head), or by query block alone where one list serves all heads. Entry
-// j of bundle b is b * capacity + j, so addresses do not move from step to step.
+// Bundles are numbered (query block, KV head), or by query block alone where one list serves all heads. The
+// entries of bundle b begin at b * capacity, so addresses do not move from step to step; or, where capacity
+// would have to be far more than most bundles need (CSR), at a place of its own, see OwnPlaces.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ struct alignas(16) DeviceBundle {
   int32_t kv_len;
   int32_t base_slot;  // of token 0 of a contiguous cache; 0 where paged
   int32_t position;   // of query 0 of total_q, where positions follow from lengths
-  int32_t unused[2];
+  int64_t begin;      // first of its entries
 };
 
 // What a bundle adds to the statistics.
@@ -59,6 +60,16 @@ struct IndexHead {
   uint64_t unused;
 };
 
+// CSR: the rows of bundle b, one behind the other, hold raw entries [p, q) of all, by `indptr`. Each can
+// touch `an_entry` blocks, window and sink of the bundle `extra` more. So entries from p * an_entry + b *
+// extra on, (q - p) * an_entry + extra of them, always hold its blocks, and end where those of bundle b + 1
+// begin: no sum over bundles, and listed * an_entry + bundles * extra in all.
+struct OwnPlaces {
+  int64_t an_entry;  // 0: bundles have no places of their own
+  int64_t extra;
+  int64_t listed;  // raw entries of all rows, at most
+};
+
 struct DeviceIndex {
   IndexHead* head;
   DeviceBundle* bundle;   // [bundles]
@@ -66,20 +77,21 @@ struct DeviceIndex {
   uint64_t* offence;      // [bundles] key of the first, or kNoOffence
   OffenceRecord* record;  // [bundles] of that offence
   DeviceCounts* counts;   // [bundles]
-  int32_t* blocks;        // [bundles * capacity]
-  uint32_t* places;       // [bundles * capacity] physical block of a paged cache, logical of a contiguous one
-  uint64_t* members;      // [bundles * capacity * lists]
-  int64_t capacity;
+  int32_t* blocks;        // [entries]
+  uint32_t* places;       // [entries] physical block of a paged cache, logical of a contiguous one
+  uint64_t* members;      // [entries * lists]
+  int64_t capacity;       // blocks of one bundle, at most
+  OwnPlaces own;
   int32_t bundles, lists;
 };
 
-// Byte offsets of the parts of the index memory; `bytes` is all of it.
+// Byte offsets of the parts of the index memory; `bytes` is all of it. `entries`: of all bundles.
 struct IndexLayout {
   int64_t bundle, count, offence, record, counts, blocks, places, members, bytes;
 };
-IndexLayout index_layout(int64_t bundles, int64_t capacity, int64_t lists);
-DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t capacity,
-                     int64_t lists);
+IndexLayout index_layout(int64_t bundles, int64_t entries, int64_t lists);
+DeviceIndex index_at(void* memory, const IndexLayout& layout, int64_t bundles, int64_t lists,
+                     int64_t capacity, const OwnPlaces& own);
 
 struct DeviceRequests {
   const int32_t *cu_q, *kv_len;

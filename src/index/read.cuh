@@ -176,6 +176,31 @@ __device__ inline void add_blocks(uint32_t* bitmap, int32_t first, int32_t last,
   }
 }
 
+// Offset i of CSR rows, as it stands there.
+__device__ inline int64_t offset_of(const DeviceCandidates& c, int64_t i) {
+  return c.wide_indptr ? static_cast<const int64_t*>(c.indptr)[i] : static_cast<const int32_t*>(c.indptr)[i];
+}
+
+// Where a bundle's entries may lie.
+struct Place {
+  int64_t begin;
+  int32_t capacity;
+};
+
+// A bundle's place of its own, from its first row. Offsets that lead out of the index set, and rows that this
+// step does not have, give no room: either is an offence, which some bundle reports.
+__device__ inline Place own_place(const NormalizeArgs& a, int32_t bundle, int32_t first_row) {
+  const DeviceCandidates& c = a.candidates;
+  const OwnPlaces& own = a.out.own;
+  const int64_t last_row = int64_t{first_row} + a.out.lists;
+  if (last_row > c.rows) return {0, 0};
+  const int64_t begin = offset_of(c, first_row), end = offset_of(c, last_row);
+  if (begin < 0 || end < begin || end > own.listed) return {0, 0};
+  const int64_t room = (end - begin) * own.an_entry + own.extra;
+  return {begin * own.an_entry + bundle * own.extra,
+          static_cast<int32_t>(room < a.out.capacity ? room : a.out.capacity)};
+}
+
 inline constexpr int64_t kMostEntries = int64_t{1} << 28;  // of a row: places in one have 28 bits
 
 // The raw entries of one candidate row; none where they cannot be followed.
@@ -188,11 +213,7 @@ __device__ inline Row row_of(const NormalizeArgs& a, int32_t request, int32_t ro
   const DeviceCandidates& c = a.candidates;
   if (row >= c.rows) return {nullptr, 0};  // a step with fewer rows than its plan
   if (c.indptr != nullptr) {
-    const auto at = [&](int64_t i) -> int64_t {
-      return c.wide_indptr ? static_cast<const int64_t*>(c.indptr)[i]
-                           : static_cast<const int32_t*>(c.indptr)[i];
-    };
-    const int64_t begin = at(row), end = at(row + 1);
+    const int64_t begin = offset_of(c, row), end = offset_of(c, int64_t{row} + 1);
     if (begin < 0 || end < begin || end > c.entries || end - begin >= kMostEntries ||
         (row == 0 && begin != 0)) {
       if (to != nullptr) report_argument(*to, request, row, end);

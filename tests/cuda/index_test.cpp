@@ -48,13 +48,14 @@ void expect_same_stats(const Problem& p, const IndexSet& index, const Bundles& b
   EXPECT_EQ(got.future, want.future);
   EXPECT_EQ(got.bundles, v.bundles);
   int64_t empty = 0, blocks = 0, pages = 0;
+  const int64_t page = describe(p)->page_size;
   for (int64_t b = 0; b < v.bundles; ++b) {
     empty += v.bundle[b].count == 0;
     blocks += v.bundle[b].count;
     std::set<int64_t> touched;
     const Bundle& of = seen.bundle[b];
     for (int64_t s = seen.span_begin[of.begin]; s < seen.span_begin[of.begin + of.count]; ++s)
-      if (describe(p)->page_size > 0) touched.insert(seen.spans[s].token / describe(p)->page_size);
+      if (page > 0) touched.insert(seen.spans[s].token / page);
     pages += static_cast<int64_t>(touched.size());
   }
   EXPECT_EQ(got.empty_bundles, empty);
@@ -62,7 +63,7 @@ void expect_same_stats(const Problem& p, const IndexSet& index, const Bundles& b
   if (plan.lists == 1) {
     EXPECT_EQ(got.gaps, want.gaps);
   }
-  if (describe(p)->page_size > 0) {
+  if (page > 0) {
     EXPECT_EQ(got.touched_pages, pages);
   }
 }
@@ -166,6 +167,83 @@ TEST_F(CudaIndex, LongContexts) {
         }
         if (HasFailure()) return;
       }
+}
+
+// Prefill: 100000 CSR rows of any length, each with a place of its own, for one list and for two a bundle.
+TEST_F(CudaIndex, RowsOfPrefill) {
+  constexpr int32_t kLength = 1 << 17;
+  const int32_t queries = static_cast<int32_t>(std::clamp<int64_t>(400 * problems(), 1000, 50000));
+  TestProblem t({.kv_len = {kLength, 5000},
+                 .q_len = {queries - 100, 100},
+                 .q_heads = 2,
+                 .head_dim = 8,
+                 .v_head_dim = 8,
+                 .dtype = DType::kBF16,
+                 .page_size = 64,
+                 .q = [](auto...) { return 0.0; },
+                 .k = [](auto...) { return 0.0; },
+                 .v = [](auto...) { return 0.0; }});
+  Dice d(17);
+  for (const int64_t query_block : {1, 2}) {
+    const int64_t unit = query_block == 1 ? 1 : 16;
+    t.problem.candidates.index_heads = 2;
+    t.problem.candidates.query_block = query_block;
+    t.problem.candidates.unit = unit;
+    t.problem.mask = {.causal = true, .window = 100, .sink = 3};
+    Rows rows(static_cast<size_t>(queries / query_block * 2));
+    const size_t longer = rows.size() - static_cast<size_t>(200 / query_block);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      rows[r].resize(d.one_in(1000) ? d.from(5000, 20000) : d.from(0, 140));
+      for (int32_t& e : rows[r]) e = d.one_in(20) ? -1 : d.i32(0, ((r < longer ? kLength : 5000) - 1) / unit);
+    }
+    query_block == 1 ? t.csr(rows) : t.csr64(rows);
+    SCOPED_TRACE(::testing::Message() << "query blocks of " << query_block);
+    ASSERT_GT(cuda::plan_step(t.problem)->places.an_entry, 0);
+    for (const bool invariant : {false, true}) {
+      cuda::StepOptions o;
+      o.plan.batch_invariant = invariant;
+      expect_same(t.problem, o, false);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// A list for all KV heads, so that bundles and groups are not the same in number; and a batch that ends
+// early.
+TEST_F(CudaIndex, RowsOfPrefillForAllHeads) {
+  const int32_t queries = 6000;
+  TestProblem t({.kv_len = {20000},
+                 .q_len = {queries},
+                 .q_heads = 3,
+                 .kv_heads = 3,
+                 .head_dim = 8,
+                 .v_head_dim = 8,
+                 .dtype = DType::kBF16,
+                 .page_size = 16,
+                 .q = [](auto...) { return 0.0; },
+                 .k = [](auto...) { return 0.0; },
+                 .v = [](auto...) { return 0.0; }});
+  Dice d(18);
+  Rows rows(queries);
+  for (auto& row : rows) {
+    row.resize(d.from(0, 20));
+    for (int32_t& e : row) e = d.i32(0, 19999);
+  }
+  t.csr(rows);
+  for (const int32_t splits : {0, 3}) {
+    cuda::StepOptions o;
+    o.plan.splits = splits;
+    expect_same(t.problem, o, false);
+  }
+  const std::unique_ptr<DeviceStep> step = planned(t.problem);
+  ASSERT_GT(step->plan.places.an_entry, 0);
+  t.cu_q()[1] = 77;
+  std::fill(t.indptr32().begin() + 78, t.indptr32().end(), INT32_MIN);
+  const DeviceProblem device(t.problem);
+  const Seen seen = look(*step, device);
+  EXPECT_EQ(seen.stats.bundles, 77);
+  ASSERT_GE(seen.fetched.tasks.size(), 3 * 77u);
+  for (const Task& task : seen.fetched.tasks) EXPECT_LT(task.bundle, 77);
 }
 
 // Order, gaps and repetitions of a list leave no trace in the set.

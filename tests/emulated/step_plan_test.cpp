@@ -67,6 +67,83 @@ TEST(StepPlan, TheBudgetOfBalancedAndInvariantPlans) {
   }
 }
 
+// A problem of CSR rows in extents alone: nothing of it is allocated, since plan_step reads no array.
+struct Extents {
+  int64_t rows, entries, index_heads, query_block;
+};
+TestProblem csr(const Extents& e) {
+  TestProblem t = decode(1);
+  const int64_t blocks = e.rows / e.index_heads;
+  Problem& p = t.problem;
+  p.query.q.shape[0] = blocks * e.query_block;
+  p.cache.page_table.shape[1] = 131072 / 16;
+  p.candidates = {.form = CandidateForm::kCsr, .unit = 16, .query_block = e.query_block};
+  p.candidates.index_heads = e.index_heads;
+  static const int32_t nothing = 0;
+  p.candidates.indptr = dense_view(&nothing, DType::kI32, {e.rows + 1});
+  p.candidates.indices = dense_view(&nothing, DType::kI32, {e.entries});
+  return t;
+}
+
+cuda::StepPlan plan_of(const TestProblem& t, const cuda::StepOptions& o = {}) {
+  Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, o);
+  if (!plan.ok()) throw std::runtime_error(plan.status().message());
+  return std::move(*plan);
+}
+
+// Memory of a step of prefill: of the index set 16 bytes an entry and some 100 a bundle, of scratch a task a
+// group, and partial states as for the few rows that a step of decode has.
+TEST(StepPlan, PrefillTakesMemoryForItsEntries) {
+  const int64_t entries = 10'000'000;
+  for (const int64_t heads : {1, 2}) {
+    TestProblem t = csr({100'000, entries, heads, 1});
+    const cuda::StepPlan plan = plan_of(t);
+    EXPECT_EQ(plan.bundles, 100'000);
+    EXPECT_EQ(plan.lists, 1);
+    EXPECT_EQ(plan.plan.capacities.entries, entries);
+    EXPECT_EQ(plan.plan.capacities.row_entries, 131072 / plan.plan.block) << "of one row, as long as any";
+    EXPECT_LE(plan.bytes.index, 16 * entries + 100'000 * 112 + 9 * 256);
+    EXPECT_EQ(plan.groups, heads == 1 ? 200'000 : 100'000);
+    EXPECT_LE(plan.tasks, plan.groups + plan.plan.shares);
+    EXPECT_LE(plan.bytes.scratch,
+              plan.tasks * 32 + plan.parts * plan.plan.capacities.group_rows * (64 * 4 + 12) + 5 * 256);
+    t.problem.mask = {.window = 256, .sink = 4};
+    const int64_t extra = (256 + 1) / plan.plan.block + 2 + 1;
+    EXPECT_EQ(plan_of(t).plan.capacities.entries, entries + 100'000 * extra);
+  }
+}
+
+TEST(StepPlan, PrefillOfSeveralListsAndQueries) {
+  const TestProblem t = csr({100'000, 10'000'000, 8, 64});
+  const cuda::StepPlan plan = plan_of(t, {.block = 16});
+  EXPECT_EQ(plan.bundles, 25'000);
+  EXPECT_EQ(plan.lists, 4);
+  EXPECT_EQ(plan.column_tiles, 16);
+  EXPECT_LE(plan.bytes.index, 40 * int64_t{10'000'000} + 25'000 * 112 + 9 * 256);
+  // Counters of arrivals too are as many as rows can be split, not as there are rows.
+  EXPECT_LE(plan.bytes.scratch, plan.tasks * 32 + plan.parts * (256 * (64 * 4 + 8) + 16 * 4) + 5 * 256);
+}
+
+// Any row may be the one that is long, but not all of them.
+TEST(StepPlan, PrefillWithInvariantSplits) {
+  cuda::StepOptions o;
+  o.plan.batch_invariant = true;
+  const cuda::StepPlan plan = plan_of(csr({100'000, 10'000'000, 1, 1}), o);
+  EXPECT_GT(plan.plan.max_parts, 8);
+  EXPECT_EQ(plan.parts, 2 * 10'000'000 / plan.plan.min_part) << "two KV heads; no part is shorter";
+  EXPECT_EQ(plan.tasks, plan.groups + plan.parts);
+}
+
+// Numbers above 2^31 and 2^32.
+TEST(StepPlan, EntriesBeyondThirtyTwoBits) {
+  for (const int64_t entries : {int64_t{1} << 31, (int64_t{1} << 32) + 1, int64_t{10'000'000'000}}) {
+    const cuda::StepPlan plan = plan_of(csr({10'000'000, entries, 1, 1}));
+    EXPECT_EQ(plan.plan.capacities.entries, entries);
+    EXPECT_EQ(plan.places.listed, entries);
+    EXPECT_GT(plan.bytes.index, 16 * entries + 10'000'000 * 80);
+  }
+}
+
 TEST(StepPlan, RowsMustFitTheIndexHeads) {
   TestProblem t = decode(2);
   t.problem.candidates.indices.shape[0] = 3;

@@ -31,17 +31,18 @@ class Feed {
  public:
   static constexpr int kSideBytes = kKeys * kDim * 2, kStageBytes = 2 * kSideBytes;
 
-  __device__ Feed(const DecodeArgs& args, const Group& group, const DeviceTask& task, const Column* columns,
-                  uint32_t ring, StageNote* notes, TokenQueue* queue)
+  // `entries`: where those of the bundle begin.
+  __device__ Feed(const DecodeArgs& args, const Group& group, const DeviceTask& task, int64_t entries,
+                  const Column* columns, uint32_t ring, StageNote* notes, TokenQueue* queue)
       : a_(args),
         g_(group),
         columns_(columns),
         notes_(notes),
         queue_(queue),
+        entries_(entries),
         ring_(ring),
         lane_(static_cast<int>(threadIdx.x % 32)) {
     const int warp = static_cast<int>(threadIdx.x / 32), warps = static_cast<int>(blockDim.x / 32);
-    entries_ = int64_t{task.bundle} * a_.index.capacity;
     k_ = a_.k.data + g_.kv_head * a_.k.head;
     v_ = a_.v.data + g_.kv_head * a_.v.head;
     if (tokens()) {

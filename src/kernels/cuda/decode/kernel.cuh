@@ -153,8 +153,12 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
   const int warp = static_cast<int>(threadIdx.x / 32);
   const uint32_t ring = device::shared_address(s.ring[warp]);
   // In the order in which the loads are wanted: the bundle and the first keys' places are under way together,
-  // then Q, then K and V.
-  const index::DeviceBundle bundle = a.index.bundle[task.bundle];
+  // then Q, then K and V. Only a place of its own is waited for, and before the bundle is asked for: were its
+  // load among those, waiting for it would be waiting for all, also where there is none. The sign, which is
+  // 0, is there to keep that order.
+  int64_t entries = int64_t{task.bundle} * a.index.capacity;
+  if (a.index.own.an_entry > 0) entries = device::load_here(&a.index.bundle[task.bundle].begin);
+  const index::DeviceBundle bundle = a.index.bundle[task.bundle + (entries >> 63)];
   Group g{.request = bundle.request,
           .first_query = bundle.first_query,
           .queries = bundle.last_query - bundle.first_query,
@@ -164,7 +168,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
           .position = bundle.position,
           .first_row = int64_t{blockIdx.y} * C::kColumns,
           .columns = 0};
-  typename C::Ring feed(a, g, task, s.columns, ring, s.notes[warp], &s.queue[C::kQueues ? warp : 0]);
+  typename C::Ring feed(a, g, task, entries, s.columns, ring, s.notes[warp], &s.queue[C::kQueues ? warp : 0]);
   if (g.request < 0) return;
   const int64_t rows = int64_t{g.queries} * a.q.group;
   if (g.first_row >= rows) return;

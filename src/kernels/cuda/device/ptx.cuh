@@ -26,6 +26,13 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// A load that is not taken together with others, nor done before it is known to be wanted.
+__device__ inline int64_t load_here(const int64_t* from) {
+  int64_t x;
+  asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from));
+  return x;
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane i names a row of matrix i / 8.
 __device__ inline void load_matrix(uint32_t (&r)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
