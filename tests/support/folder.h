@@ -1,5 +1,5 @@
-// A folder of the test's own, which goes away with it. Tests run at the same time, each in a process of its own,
-// so no two may share a file's name.
+// A folder of the test's own, which goes away with it. Tests run at the same time, each in a process of its
+// own, so no two may share a file's name.
 #pragma once
 
 #include <gtest/gtest.h>
