@@ -5,6 +5,7 @@
 #
 #   tests      the room `cuda`, whole
 #   unread     its tests whose failure ends the process, each by itself
+#   short      the room once more, with the short rings of devices that have less shared memory
 #   cases      the conformance cases through the command
 #   examples   both programs of examples/cuda_decode, from BUILD/ci/cuda_decode, where .ci/run puts them, or TAMIS_EXAMPLES
 #   memcheck racecheck initcheck synccheck   a reduced set of the room under compute-sanitizer
@@ -13,17 +14,18 @@
 # is left in BUILD/device_tests/. A part that cannot run is SKIPPED, which is not passed: the exit status is 1 when
 # anything failed, 3 when something was skipped, 0 when all passed.
 # TAMIS_COMMIT names the commit where there is no repository.
-# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` does (1000 and 10000 unless set).
+# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` does (1000 and 10000 unless set), and `short` in
+# proportion.
 set -uo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 build=$1 log=$2
 shift 2
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tests unread cases examples memcheck racecheck initcheck synccheck)
+[ ${#parts[@]} -gt 0 ] || parts=(tests unread short cases examples memcheck racecheck initcheck synccheck)
 
 root=$(dirname "${BASH_SOURCE[0]}")/..
 room=$build/tests/test_cuda
@@ -34,9 +36,10 @@ mkdir -p "$full" "$(dirname "$log")"
 # Each kind of kernel, list, page, split and refusal once; nothing that is large only to be large.
 reduced='CudaErrorCases.*:CudaSafety*:CudaCapacity.*:CudaStale.*:CudaGraph.*:CudaTwoSets.*'
 reduced+=':CudaRandom.TheCpuAgrees:CudaIndex.RandomProblems:CudaBits.ANaNStaysInItsRow:CudaExtents.ManySplits'
+reduced+=':CudaRing.TheCpuAgrees:CudaRing.ANaNOfOneListStaysInItsColumn'
 for name in basic_f16 basic_duplicates_window_sink page_1 page_24 page_64 qblock_16 heads_g8_hi_hq heads_g16_d256 \
   heads_g3_d80_hi1 layout_hnd_contiguous table_stamped_shared_prefix window_sink alibi softcap; do
-  reduced+=":CudaCases.HasItsAnswer/$name"
+  reduced+=":CudaCases.HasItsAnswer/$name:CudaCases.HasItsAnswerWithShortRings/$name"
 done
 
 find_sanitizer() {
@@ -131,6 +134,12 @@ run_part() {
       ;;
     unread)
       part unread "$tests_keep" "test_cuda --gtest_filter=CudaUnread.*" "$room" --gtest_filter='CudaUnread.*'
+      ;;
+    short)  # but what no ring is needed for, and what has short rings anyway
+      filter='-CudaUnread.*:CudaIndex.*:CudaRing.*:*ShortRings*'
+      env=(TAMIS_CUDA_RING=short TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS=$((replays / 10)))
+      part short "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
+        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
       ;;
     cases)
       if [ ! -x "$build/bin/tamis" ]; then

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "tamis/attention.h"
+#include "tamis/device.h"
 #include "tamis/plan.h"
 #include "tamis/problem.h"
 #include "tamis/status.h"
@@ -39,6 +40,14 @@ enum class Load : uint8_t {
 };
 const char* load_name(Load load);
 
+// How much of K and V a CTA has under way, in rings in shared memory.
+enum class Ring : uint8_t {
+  kAuto,   // kFull where the device has shared memory for it: known where `run` launches, so ask ring_on
+  kFull,   // 111 KB a CTA in all, 142 KB for head sizes above 128; `run` is unsupported where there is less
+  kShort,  // at most 79 KB; one kernel for every kind of list, which may be slower
+};
+const char* ring_name(Ring ring);
+
 struct StepOptions {
   // backend is taken as kCuda. min_tiles and shares 0: the policy of the device backend. workspace_budget is
   // of scratch; tasks and counters, a little of it, are needed however few the splits.
@@ -52,6 +61,7 @@ struct StepOptions {
   // that is all entries in one row, and the index set then takes memory for all rows together, not for each.
   int64_t row_entries = 0;
   int64_t max_kv_len = 0;  // tokens of a request; 0: what the page table or the cache holds
+  Ring ring = Ring::kAuto;
 };
 
 struct StepSizes {
@@ -72,6 +82,7 @@ struct StepPlaces {
 struct StepPlan {
   Plan plan;
   Load load = Load::kBlocks;
+  Ring ring = Ring::kAuto;   // as asked for: a plan knows no device
   std::string kernel{};      // row of the kernel table
   bool every_token = false;  // Candidates::all: rows need no list
   int64_t max_kv_len = 0, query_block = 1;
@@ -88,6 +99,9 @@ struct StepPlan {
 // Chooses kernel, block, load policy and sizes. Reads no array. Fails like make_plan, and with `unsupported`,
 // naming the property, where no kernel computes the problem.
 Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options = {});
+
+// The rings that a run of the plan takes on a device: what was asked for, else what its shared memory allows.
+Ring ring_on(const StepPlan& plan, const CudaDevice& device);
 
 // Device memory, each on a 256-byte line and of at least the plan's bytes.
 struct StepBuffers {

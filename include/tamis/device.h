@@ -17,6 +17,7 @@ struct CudaDevice {
   int multiprocessors;
   int driver, runtime;  // as CUDA counts: 13000 is 13.0
   size_t memory_bytes;
+  size_t shared_bytes;  // most shared memory of a CTA
 };
 
 // The visible CUDA devices. device_error, with the reason, where there is none or the build has no CUDA.

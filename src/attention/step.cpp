@@ -1,8 +1,6 @@
 // normalize, schedule and run of a device step: checks, kernel arguments, launches. Nothing else.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "attention/check_out.h"
 #include "attention/step_args.h"
 #include "core/checks.h"
@@ -63,13 +61,11 @@ Status launch_normalize(const StepPlan& plan, const Problem& problem, const Shap
 
 Status launch_run(const StepPlan& plan, const Problem& problem, const Shape& shape, const OutView& out,
                   const StepBuffers& buffers, Stream stream, StepCounters* counters) {
-  const int64_t dim = std::max(shape.head_dim, shape.v_head_dim);
   return launch_decode({.dtype = problem.query.q.dtype,
-                        .dim = dim <= 64    ? 64
-                               : dim <= 128 ? 128
-                                            : 256,
+                        .dim = padded_dim(shape.head_dim, shape.v_head_dim),
                         .columns = plan.columns,
-                        .many = plan.plan.capacities.group_rows > shape.group || plan.lists > 1},
+                        .many = plan.plan.capacities.group_rows > shape.group || plan.lists > 1,
+                        .ring = plan.ring},
                        decode_args(plan, problem, shape, out, buffers, counters),
                        {.tasks = plan.tasks, .column_tiles = plan.column_tiles}, stream);
 }

@@ -174,6 +174,7 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   if (!plan.ok()) return plan.status();
 
   StepPlan out{.plan = std::move(*plan)};
+  out.ring = options.ring;
   out.every_token = every_token;
   out.max_kv_len = longest;
   out.query_block = problem.candidates.query_block;

@@ -15,9 +15,12 @@ const char* backend_name(Backend backend) {
   return "unknown";
 }
 
-// Here, because a build without CUDA knows the names too.
+// These are here because a build without CUDA knows the names too.
 const char* cuda::load_name(Load load) {
   return load == Load::kAuto ? "auto" : load == Load::kBlocks ? "blocks" : "tokens";
+}
+const char* cuda::ring_name(Ring ring) {
+  return ring == Ring::kAuto ? "auto" : ring == Ring::kFull ? "full" : "short";
 }
 
 }  // namespace tamis

@@ -26,11 +26,14 @@ struct Grid {
   bool early = false;
 };
 
+// Shared memory of a CTA that is kept back for what kernels have of fixed size.
+inline constexpr int32_t kReserved = 1024;
+
 // What a launch must know of a device. Constants, so each device is asked once in the life of the process: a
 // step is three launches on the host's critical path.
 struct alignas(8) Facts {
   int32_t major = 0;         // of the compute capability; 0: not asked yet
-  int32_t shared_bytes = 0;  // most of a CTA, less 1 KB for what kernels have of fixed size
+  int32_t shared_bytes = 0;  // most of a CTA, less kReserved
 };
 
 // Devices whose facts are kept, and the bits of a word. A device beyond is asked at every launch.
@@ -45,10 +48,21 @@ inline Status facts_of(int device, const char* what, Facts* facts) {
       cuda_status(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, device), what));
   TAMIS_RETURN_IF_ERROR(cuda_status(
       cudaDeviceGetAttribute(&f.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what));
-  f.shared_bytes -= 1024;
+  f.shared_bytes -= kReserved;
   if (device < kKept) kept[device].store(f);
   *facts = f;
   return {};
+}
+
+// Where a launch goes: the current device of the thread.
+struct Target {
+  int device = 0;
+  Facts facts{};
+};
+
+inline Status current_target(const char* what, Target* target) {
+  TAMIS_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&target->device), what));
+  return facts_of(target->device, what, &target->facts);
 }
 
 // A kernel gets more than 48 KB of shared memory only where it was given leave. Always for the same number,
@@ -60,14 +74,12 @@ Status give_leave(const Facts& facts, const char* what) {
                      what);
 }
 
-// Two calls of the runtime, but for the first launch of a kernel on a device.
+// One call of the runtime, but for the first launch of a kernel on a device.
 template <auto* kKernel, class Args>
-Status launch(const Grid& grid, const Args& args, cudaStream_t stream, const char* name) {
+Status launch(const Target& target, const Grid& grid, const Args& args, cudaStream_t stream,
+              const char* name) {
   static std::atomic<uint64_t> has_leave{0};  // a bit a device
-  int device = 0;
-  Facts facts;
-  TAMIS_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), name));
-  TAMIS_RETURN_IF_ERROR(facts_of(device, name, &facts));
+  const auto& [device, facts] = target;
   const bool large = grid.shared_bytes > 40 * 1024;
   if (large && grid.shared_bytes > facts.shared_bytes)
     return {Code::kUnsupported, text(name, ": needs ", grid.shared_bytes,
@@ -96,6 +108,14 @@ Status launch(const Grid& grid, const Args& args, cudaStream_t stream, const cha
     code = cudaLaunchKernelEx(&config, kKernel, args);
   }
   return cuda_status(code, name);
+}
+
+// The same where nothing depends on the device; one call more.
+template <auto* kKernel, class Args>
+Status launch(const Grid& grid, const Args& args, cudaStream_t stream, const char* name) {
+  Target target;
+  TAMIS_RETURN_IF_ERROR(current_target(name, &target));
+  return launch<kKernel>(target, grid, args, stream, name);
 }
 
 }  // namespace tamis::device

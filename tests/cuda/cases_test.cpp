@@ -114,6 +114,22 @@ TEST_P(CudaCases, HasItsAnswer) {
   expect_known(k, run_on_device(p, dense));
 }
 
+// On devices of less shared memory, and here by choice.
+TEST_P(CudaCases, HasItsAnswerWithShortRings) {
+  const Known k = load(GetParam());
+  if (HasFailure() || !obstacle(k.the_case.problem).empty()) return;
+  const Problem& p = k.the_case.problem;
+  for (const cuda::Load load : {cuda::Load::kBlocks, cuda::Load::kTokens})
+    for (const int32_t splits : {0, 1, 8}) {
+      if (load == cuda::Load::kBlocks && !blocks_must_load(p)) continue;
+      SCOPED_TRACE(::testing::Message() << cuda::load_name(load) << ", splits " << splits);
+      cuda::StepOptions o{.load = load, .ring = cuda::Ring::kShort};
+      o.plan.splits = splits;
+      expect_known(k, run_on_device(p, o));
+      if (HasFatalFailure()) return;
+    }
+}
+
 // Through outputs of the problem's own dtype too.
 TEST_P(CudaCases, HasItsAnswerInNarrowOutputs) {
   const Known k = load(GetParam());

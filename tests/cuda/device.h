@@ -37,6 +37,12 @@ inline int64_t number_from(const char* name, int64_t otherwise) {
 }
 inline int64_t problems() { return number_from("TAMIS_CUDA_PROBLEMS", 300); }
 
+// TAMIS_CUDA_RING=short: steps whose test leaves the choice take short rings (steps.h).
+inline bool takes_short_rings() {
+  const char* text = std::getenv("TAMIS_CUDA_RING");
+  return text != nullptr && std::string(text) == "short";
+}
+
 // Poison counts as written: a search for reads of memory that nobody wrote has to do without.
 inline bool poisons() { return number_from("TAMIS_CUDA_POISON", 1) != 0; }
 

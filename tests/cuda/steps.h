@@ -20,6 +20,7 @@ class DeviceStep {
         control(plan.bytes.control),
         index(plan.bytes.index),
         scratch(plan.bytes.scratch) {
+    if (plan.ring == cuda::Ring::kAuto && takes_short_rings()) plan.ring = cuda::Ring::kShort;
     clear();
   }
   cuda::StepPlan plan;

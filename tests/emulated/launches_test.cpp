@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "cuda/steps.h"
@@ -23,10 +24,17 @@ struct Calls {
   bool operator==(const Calls&) const = default;
 };
 
+// What was launched last: of a step that is decode.
+struct Launched {
+  const void* kernel = nullptr;
+  size_t shared_bytes = 0;
+};
+
 // Devices that keep to the rules of the real ones as far as a launch meets them.
 struct Runtime {
   std::mutex mutex;
   Calls calls;
+  Launched last;
   std::map<int, int> major, shared;                               // of a device; absent: 9, and 227 KB
   std::set<std::pair<int, const void*>> may;                      // kernels that may take all shared memory
   cudaError_t get_device = cudaSuccess, attribute = cudaSuccess;  // what it answers
@@ -81,8 +89,11 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
   const std::lock_guard lock(runtime.mutex);
   ++runtime.calls.launch;
   runtime.calls.early += static_cast<int>(config->numAttrs);
-  if (config->dynamicSmemBytes > 48 * 1024 && !runtime.may.contains({current_device, kernel}))
+  const int most = runtime.of(runtime.shared, current_device, 227 * 1024);
+  if (config->dynamicSmemBytes > static_cast<size_t>(most) ||
+      (config->dynamicSmemBytes > 48 * 1024 && !runtime.may.contains({current_device, kernel})))
     return cudaErrorInvalidValue;
+  runtime.last = {kernel, config->dynamicSmemBytes};
   return cudaSuccess;
 }
 }
@@ -90,21 +101,30 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
 namespace tamis {
 namespace {
 
+// What tells the kernels of decode apart.
+struct Kind {
+  DType dtype = DType::kBF16;
+  int64_t head_dim = 128, group = 4;  // above 8: CTAs of 16 columns, where there are such
+  bool many = false;                  // a list for each query head
+  cuda::StepOptions options{};
+};
+
 // A step whose buffers lie on the host, where nobody looks into them.
 struct Prepared {
-  Prepared()
-      : made({.kv_len = {4096, 4096},
-              .q_heads = 8,
+  explicit Prepared(const Kind& kind = {})
+      : made({.kv_len = {64, 64},
+              .q_heads = 2 * kind.group,
               .kv_heads = 2,
-              .head_dim = 128,
-              .v_head_dim = 128,
-              .dtype = DType::kBF16,
+              .head_dim = kind.head_dim,
+              .v_head_dim = kind.head_dim,
+              .dtype = kind.dtype,
               .page_size = 16,
               .k = [](auto...) { return 0.0; },
               .v = [](auto...) { return 0.0; }}) {
     made.problem.candidates.unit = 16;
-    made.fixed({{0, 1}, {2, 3}});
-    Result<cuda::StepPlan> planned = cuda::plan_step(made.problem);
+    if (kind.many) made.problem.candidates.index_heads = 2 * kind.group;
+    made.fixed(Rows(static_cast<size_t>(2 * made.problem.candidates.index_heads), {0, 1}));
+    Result<cuda::StepPlan> planned = cuda::plan_step(made.problem, kind.options);
     if (!planned.ok()) throw std::runtime_error(planned.status().message());
     plan = std::move(*planned);
     const Shape s = *describe(made.problem);
@@ -159,12 +179,110 @@ TEST(Launches, NoEarlyStartBefore90) {
   EXPECT_EQ(calls_of(p, 12).early, 3);
 }
 
+// What a CTA may have on devices of compute capability 8.6, 8.9 and 12.x; and less than on any from 8.0 on.
+constexpr int k99 = 99 * 1024, kLess = 64 * 1024;
+
 TEST(Launches, ADeviceOfTooLittleSharedMemory) {
   const Prepared p;
-  runtime.shared[21] = 99 * 1024;
+  runtime.shared[21] = kLess;
   for (int i = 0; i < 2; ++i) EXPECT_EQ(calls_of(p, 21, Code::kUnsupported).launch, 2) << "all but decode";
   EXPECT_EQ(calls_of(p, 22), kFirst);
   EXPECT_EQ(calls_of(p, 21, Code::kUnsupported).function, 0);
+}
+
+// Every kernel of decode, on a device that has room for it and on one that has not.
+TEST(Launches, RingsAreAsLongAsTheDeviceHasRoom) {
+  runtime.shared[61] = k99;
+  std::map<std::tuple<DType, int64_t, int32_t>, const void*> short_kernels;
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const int64_t head_dim : {64, 128, 256})
+      for (const int64_t group : {4, 16})
+        for (const bool many : {false, true})
+          for (const cuda::Load load : {cuda::Load::kBlocks, cuda::Load::kTokens}) {
+            SCOPED_TRACE(::testing::Message()
+                         << dtype_name(dtype) << ", head size " << head_dim << ", group " << group
+                         << (many ? ", many lists, " : ", one list, ") << cuda::load_name(load));
+            Kind kind{dtype, head_dim, group, many, {.load = load}};
+            const Prepared p(kind);
+            EXPECT_EQ(p.plan.columns, group == 16 && head_dim <= 128 ? 16 : 8);
+            EXPECT_EQ(calls_of(p, 62).launch, 3);
+            const Launched full = runtime.last;
+            EXPECT_GT(full.shared_bytes, size_t{k99});
+            EXPECT_EQ(calls_of(p, 61).launch, 3);
+            const Launched least = runtime.last;
+            EXPECT_LE(least.shared_bytes, size_t{k99 - 1024});
+            EXPECT_NE(least.kernel, full.kernel);
+            // One for all kinds of lists and loads.
+            const void*& known = short_kernels[{dtype, head_dim, p.plan.columns}];
+            EXPECT_TRUE(known == nullptr || known == least.kernel);
+            known = least.kernel;
+
+            kind.options.ring = cuda::Ring::kShort;
+            const Prepared asked(kind);
+            EXPECT_EQ(calls_of(asked, 62).launch, 3);
+            EXPECT_EQ(runtime.last.kernel, least.kernel);
+            kind.options.ring = cuda::Ring::kFull;
+            EXPECT_EQ(calls_of(Prepared(kind), 62).launch, 3);
+            EXPECT_EQ(runtime.last.kernel, full.kernel);
+            EXPECT_EQ(calls_of(Prepared(kind), 61, Code::kUnsupported).launch, 2) << "all but decode";
+          }
+  EXPECT_EQ(short_kernels.size(), 10u);
+}
+
+TEST(Launches, ShortRingsCostNoCall) {
+  runtime.shared[63] = k99;
+  const Prepared p;
+  EXPECT_EQ(calls_of(p, 63), kFirst);
+  EXPECT_EQ(calls_of(p, 63), kLater);
+  runtime.may.clear();
+  EXPECT_EQ(calls_of(p, 63).function, 1);
+  EXPECT_EQ(calls_of(p, 63), kLater);
+}
+
+TEST(Launches, WhatDoesNotFitIsRefusedByName) {
+  runtime.shared[64] = k99;
+  runtime.shared[65] = kLess;
+  using cuda::Ring;
+  const struct {
+    Ring ring;
+    int device;
+    const char* words;
+  } refusals[] = {{Ring::kFull, 64, "nearest: short"},
+                  {Ring::kFull, 65, "ring: full ones need"},
+                  {Ring::kShort, 65, "decode: needs"},
+                  {Ring::kAuto, 65, "decode: needs"}};
+  for (const auto& r : refusals) {
+    const Prepared p({.options = {.ring = r.ring}});
+    EXPECT_EQ(calls_of(p, r.device, Code::kUnsupported).launch, 2) << "all but decode";
+    EXPECT_EQ(runtime.calls.function, 0);
+    const Status s = p.step();
+    EXPECT_TRUE(says(s, r.words));
+    EXPECT_TRUE(says(s, "bytes of shared memory a CTA, this device has"));
+  }
+}
+
+// What a caller is told is what a launch does.
+TEST(Launches, RingOnSaysWhatIsLaunched) {
+  using cuda::Ring;
+  const auto told = [](Ring ring, int64_t head_dim, size_t shared_bytes) {
+    const Prepared p({.head_dim = head_dim, .options = {.ring = ring}});
+    EXPECT_EQ(p.plan.ring, ring);
+    CudaDevice device{};
+    device.shared_bytes = shared_bytes;
+    return cuda::ring_on(p.plan, device);
+  };
+  int device = 1000;  // not kept, so that each has a number of its own
+  for (const int64_t head_dim : {64, 128, 256})
+    for (const int kilobytes : {99, 112, 128, 142, 143, 163, 227}) {
+      const size_t bytes = static_cast<size_t>(kilobytes) * 1024;
+      const Ring ring = told(Ring::kAuto, head_dim, bytes);
+      EXPECT_EQ(ring, kilobytes >= (head_dim == 256 ? 143 : 112) ? Ring::kFull : Ring::kShort);
+      runtime.shared[++device] = kilobytes * 1024;
+      EXPECT_EQ(calls_of(Prepared({.head_dim = head_dim}), device).launch, 3);
+      EXPECT_EQ(runtime.last.shared_bytes > size_t{k99}, ring == Ring::kFull) << kilobytes;
+      EXPECT_EQ(told(Ring::kFull, head_dim, bytes), Ring::kFull);
+      EXPECT_EQ(told(Ring::kShort, head_dim, bytes), Ring::kShort);
+    }
 }
 
 // cudaDeviceReset, or another context of the device.

@@ -44,7 +44,8 @@ Result<std::vector<CudaDevice>> cuda_devices() {
                        .multiprocessors = properties.multiProcessorCount,
                        .driver = driver,
                        .runtime = runtime,
-                       .memory_bytes = properties.totalGlobalMem});
+                       .memory_bytes = properties.totalGlobalMem,
+                       .shared_bytes = properties.sharedMemPerBlockOptin});
   }
   return devices;
 }

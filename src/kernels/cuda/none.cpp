@@ -25,6 +25,7 @@ std::span<const Kernel> cuda_kernels() { return {}; }
 namespace cuda {
 
 Result<StepPlan> plan_step(const Problem&, const StepOptions&) { return no_cuda(); }
+Ring ring_on(const StepPlan& plan, const CudaDevice&) { return plan.ring; }
 Status clear(const StepPlan&, const StepBuffers&, Stream) { return no_cuda(); }
 Status normalize(const StepPlan&, const Problem&, const StepBuffers&, Stream) { return no_cuda(); }
 Status schedule(const StepPlan&, const StepBuffers&, Stream) { return no_cuda(); }

@@ -2,9 +2,9 @@
 
 namespace tamis::cuda {
 
-Status launch_decode_bf16_256(const DecodeKey& key, const DecodeArgs& args, const DecodeGrid& grid,
-                              void* stream) {
-  return launch_dim<device::BF16, 256>(key, args, grid, stream);
+Status launch_decode_bf16_256(const device::Target& target, const DecodeKey& key, const DecodeArgs& args,
+                              const DecodeGrid& grid, void* stream) {
+  return launch_dim<device::BF16, 256>(target, key, args, grid, stream);
 }
 
 }  // namespace tamis::cuda

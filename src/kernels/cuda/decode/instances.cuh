@@ -7,9 +7,13 @@
 
 namespace tamis::cuda {
 
-template <class C>
-Status launch_instance(const DecodeArgs& args, const DecodeGrid& grid, void* stream) {
+// `kMostBytes` of shared memory are what the choice of rings goes by.
+template <class C, int64_t kMostBytes = full_ring_bytes(C::kDim)>
+Status launch_instance(const device::Target& target, const DecodeArgs& args, const DecodeGrid& grid,
+                       void* stream) {
+  static_assert(sizeof(typename C::Shared) <= kMostBytes);
   return device::launch<&decode_kernel<C>>(
+      target,
       {.blocks = dim3(static_cast<unsigned>(grid.tasks), static_cast<unsigned>(grid.column_tiles)),
        .threads = kDecodeThreads,
        .shared_bytes = static_cast<int64_t>(sizeof(typename C::Shared)),
@@ -18,21 +22,28 @@ Status launch_instance(const DecodeArgs& args, const DecodeGrid& grid, void* str
 }
 
 template <class T, int kDim, int kTiles>
-Status launch_tiles(const DecodeKey& key, const DecodeArgs& args, const DecodeGrid& grid, void* stream) {
+Status launch_tiles(const device::Target& target, const DecodeKey& key, const DecodeArgs& args,
+                    const DecodeGrid& grid, void* stream) {
+  // With short rings one instance serves every case: there are as few as can be of what few devices need.
+  if (key.ring == Ring::kShort)
+    return launch_instance<DecodeConfig<T, kDim, kTiles, true, Feeding::kEither, short_stages(kDim)>,
+                           kShortRingBytes>(target, args, grid, stream);
   // Columns that differ take both load policies in one kernel: halves the instances, and such rows are bound
   // by their masks.
   if (key.many)
-    return launch_instance<DecodeConfig<T, kDim, kTiles, true, Feeding::kEither>>(args, grid, stream);
-  return args.tokens
-             ? launch_instance<DecodeConfig<T, kDim, kTiles, false, Feeding::kTokens>>(args, grid, stream)
-             : launch_instance<DecodeConfig<T, kDim, kTiles, false, Feeding::kBlocks>>(args, grid, stream);
+    return launch_instance<DecodeConfig<T, kDim, kTiles, true, Feeding::kEither>>(target, args, grid, stream);
+  if (args.tokens)
+    return launch_instance<DecodeConfig<T, kDim, kTiles, false, Feeding::kTokens>>(target, args, grid,
+                                                                                   stream);
+  return launch_instance<DecodeConfig<T, kDim, kTiles, false, Feeding::kBlocks>>(target, args, grid, stream);
 }
 
 template <class T, int kDim>
-Status launch_dim(const DecodeKey& key, const DecodeArgs& args, const DecodeGrid& grid, void* stream) {
-  if (key.columns == 8) return launch_tiles<T, kDim, 1>(key, args, grid, stream);
+Status launch_dim(const device::Target& target, const DecodeKey& key, const DecodeArgs& args,
+                  const DecodeGrid& grid, void* stream) {
+  if (key.columns == 8) return launch_tiles<T, kDim, 1>(target, key, args, grid, stream);
   if constexpr (kDim <= 128)
-    return launch_tiles<T, kDim, 2>(key, args, grid, stream);
+    return launch_tiles<T, kDim, 2>(target, key, args, grid, stream);
   else  // it would spill (tools/check_sass.py); plan_step does not ask for it
     return {Code::kUnsupported, "columns: 16 beside head sizes above 128; nearest: 8"};
 }

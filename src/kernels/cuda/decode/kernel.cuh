@@ -12,15 +12,19 @@ namespace tamis::cuda {
 
 inline constexpr int kDecodeThreads = 128, kDecodeWarps = kDecodeThreads / 32;
 
-template <class T_, int kDim_, int kTiles_, bool kMany_, Feeding kFeeding_>
+// Stages of a warp's ring. Full: about 96 KB a CTA and two CTAs a multiprocessor, or 128 KB and one: enough
+// bytes under way for the memory. Short: 64 KB, for devices that have no room for more (launch.h). With one
+// stage a warp loads and sums by turns, and only the other warps' loads go on meanwhile.
+constexpr int full_stages(int dim) { return dim == 64 ? 6 : dim == 128 ? 3 : 2; }
+constexpr int short_stages(int dim) { return 256 / dim; }
+
+template <class T_, int kDim_, int kTiles_, bool kMany_, Feeding kFeeding_, int kStages_ = full_stages(kDim_)>
 struct DecodeConfig {
   using T = T_;
   static constexpr int kDim = kDim_, kTiles = kTiles_, kColumns = 8 * kTiles_;
   static constexpr bool kMany = kMany_;
   static constexpr Feeding kFeeding = kFeeding_;
-  // About 96 KB a CTA and two CTAs a multiprocessor, or 128 KB and one: enough bytes under way for the
-  // memory.
-  static constexpr int kStages = kDim == 64 ? 6 : kDim == 128 ? 3 : 2;
+  static constexpr int kStages = kStages_;
   static constexpr bool kQueues = kFeeding != Feeding::kBlocks;
   using Ring = Feed<kDim, kStages, kMany, kFeeding>;
   using Sums = State<T, kDim, kTiles, kMany, kFeeding>;
@@ -99,13 +103,14 @@ struct PartsInRing {
   float2 ml[kMost][C::kColumns];
 };
 
-// The parts of a row, by the CTA that arrived last, in their order: all of them are asked for before the
-// first is looked at. Little code, since one CTA runs it once, and has to fetch it.
+// The parts of a row, by the CTA that arrived last, in their order: all that fit are asked for before the
+// first is looked at, and what is left in rounds. Little code, since one CTA runs it once, and has to fetch
+// it.
 template <class C>
 __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask& task,
                            typename C::Shared& s) {
   using Parts = PartsInRing<C>;
-  static_assert(sizeof(Parts) <= sizeof(s.ring) && Parts::kMost >= 32);
+  static_assert(sizeof(Parts) <= sizeof(s.ring) && Parts::kMost >= 1);
   Parts& ring = *reinterpret_cast<Parts*>(s.ring);
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   const int64_t rows = a.scratch.rows, first = task.first_part * rows + g.first_row;
