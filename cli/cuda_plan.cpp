@@ -32,6 +32,10 @@ cuda::Load load_of(const std::string& name) {
   return name == "blocks" ? cuda::Load::kBlocks : name == "tokens" ? cuda::Load::kTokens : cuda::Load::kAuto;
 }
 
+cuda::Ring ring_of(const std::string& name) {
+  return name == "full" ? cuda::Ring::kFull : name == "short" ? cuda::Ring::kShort : cuda::Ring::kAuto;
+}
+
 }  // namespace
 
 Status check_device(const std::string& kernel, const CudaDevice& device) {
@@ -58,7 +62,8 @@ Result<CudaPlan> plan_cuda(const Problem& problem, const RunOptions& options, do
                                             .min_tiles = 0},
                                    .block = options.block,
                                    .load = load_of(options.load),
-                                   .density = density});
+                                   .density = density,
+                                   .ring = ring_of(options.ring)});
   if (!step.ok()) return step.status();
   append(&made.reason, step->plan.reason);
   made.step = std::move(*step);

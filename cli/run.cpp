@@ -145,6 +145,10 @@ void add_run(CLI::App& app, int* exit) {
                 "How K and V come in on a device: blocks skips neighbours, tokens gathers (cuda)")
       ->check(CLI::IsMember({"auto", "blocks", "tokens"}))
       ->capture_default_str();
+  c->add_option("--ring", o->ring,
+                "How much of K and V is under way in shared memory of a device: short fits any (cuda)")
+      ->check(CLI::IsMember({"auto", "full", "short"}))
+      ->capture_default_str();
   c->add_option("--splits", o->splits, "KV splits of each row")->check(CLI::Range(1, 1 << 20));
   c->add_option("--threads", o->threads, "CPU threads (default: all; the reference uses one)")
       ->check(CLI::Range(1, 1024));

@@ -18,7 +18,7 @@ namespace tamis::cli {
 
 struct RunOptions {
   std::string file, out, map, original;
-  std::string backend = "auto", path = "auto", fallback = "allow", load = "auto", isa;
+  std::string backend = "auto", path = "auto", fallback = "allow", load = "auto", ring = "auto", isa;
   int32_t block = 0, splits = 0, threads = 0, repeat = 1;  // 0: the plan chooses
   bool backward = false, dump_index = false, check = false, compare_full = false, json = false;
 };
@@ -49,7 +49,7 @@ struct Computed {
   CandidateCounts candidates{};
   int64_t empty_rows = 0, stale_rows = 0;
   std::string path{}, reason{};
-  std::string kernel{}, load{};               // of the device
+  std::string kernel{}, load{}, ring{};       // of the device
   int64_t block = 0, tiles = 0, columns = 0;  // columns: K/V rows brought in, over KV heads
   int64_t splits = 1, workspace_bytes = 0, tasks = 0;
   Percentiles task_blocks{};

@@ -18,9 +18,19 @@ Status unsupported(std::string message) { return {Code::kUnsupported, std::move(
 
 // Options that are another backend's. With --fallback allow they are left aside, and the reason says so.
 Status foreign_options(const RunOptions& options, Backend backend, std::string* reason) {
-  if (options.load == "auto" || backend == Backend::kCuda) return {};
-  *reason = fmt::format("{} has one way to load, not by {}", backend_name(backend), options.load);
-  return options.fallback == "refuse" ? unsupported("load: " + *reason) : Status();
+  if (backend == Backend::kCuda) return {};
+  const char* option = nullptr;
+  if (options.load != "auto") {
+    option = "load";
+    *reason = fmt::format("{} has one way to load, not by {}", backend_name(backend), options.load);
+  }
+  if (options.ring != "auto") {
+    if (option == nullptr) option = "ring";
+    *reason += fmt::format("{}{} has no rings, {} or other", reason->empty() ? "" : "; ",
+                           backend_name(backend), options.ring);
+  }
+  if (option == nullptr || options.fallback != "refuse") return {};
+  return unsupported(fmt::format("{}: {}", option, *reason));
 }
 
 // The reference has one way of computing. With --fallback allow it stands in for what was asked, and the

@@ -234,6 +234,15 @@ Status bring_back(const Shape& s, const Results& results, Computed* c) {
   return {};
 }
 
+// What `--ring auto` came to.
+void describe_ring(const cuda::StepPlan& plan, const CudaDevice& device, Computed* c) {
+  const cuda::Ring ring = cuda::ring_on(plan, device);
+  c->ring = cuda::ring_name(ring);
+  if (plan.ring == cuda::Ring::kAuto && ring == cuda::Ring::kShort)
+    c->reason += fmt::format("{}ring short: {} has {} bytes of shared memory a CTA",
+                             c->reason.empty() ? "" : "; ", device.name, device.shared_bytes);
+}
+
 void describe_step(const cuda::StepPlan& plan, const cuda::StepStats& stats, Computed* c) {
   c->candidates = {stats.raw, stats.padding, stats.invalid, stats.duplicates, stats.unique};
   c->path = path_name(plan.plan.path);
@@ -284,6 +293,7 @@ Result<Computed> compute_cuda(const Problem& p, const Shape& s, const RunOptions
   }
   c.time = medians(times);
   describe_step(step->plan, stats, &c);
+  describe_ring(step->plan, devices->front(), &c);
   if (Status status = bring_back(s, *results, &c); !status.ok()) return status;
   if (sets != nullptr)
     if (Status status = fetch_sets(*step, p, *stream, &c, sets); !status.ok()) return status;

@@ -87,6 +87,7 @@ Json report_json(const RunReport& r) {
   if (!c.kernel.empty()) {
     out["kernel"] = c.kernel;
     out["load"] = c.load;
+    out["ring"] = c.ring;
   }
   if (r.check) {
     out["max_abs_error"] = r.check->absolute;
@@ -114,7 +115,8 @@ std::string report_text(const RunReport& r, const RunOptions& options) {
   out += line("problem", sizes_text(r.shape, r.kv_tokens));
   out += line("backend", fmt::format("{}, path {}{}", backend_name(r.choice.backend), c.path,
                                      reason.empty() ? "" : fmt::format(" ({})", reason)));
-  if (!c.kernel.empty()) out += line("kernel", fmt::format("{}, loads {}", c.kernel, c.load));
+  if (!c.kernel.empty())
+    out += line("kernel", fmt::format("{}, loads {}, {} rings", c.kernel, c.load, c.ring));
   out += line("candidates", candidates_text(c.candidates));
   out += line("selected", fmt::format("{} tokens over {} rows and their KV heads; {} empty",
                                       t.selected_tokens, t.rows, c.empty_rows));

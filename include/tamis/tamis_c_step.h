@@ -39,6 +39,13 @@ typedef enum tamis_cuda_load {
   TAMIS_CUDA_LOAD_TOKENS  /* 16 selected tokens at a time, from wherever they are */
 } tamis_cuda_load;
 
+/* How much of K and V a CTA has under way in shared memory. */
+typedef enum tamis_cuda_ring {
+  TAMIS_CUDA_RING_AUTO = 0, /* full where the device has shared memory for it, known where a run launches */
+  TAMIS_CUDA_RING_FULL,     /* 111 KB a CTA in all, 142 KB for head sizes above 128 */
+  TAMIS_CUDA_RING_SHORT     /* at most 79 KB */
+} tamis_cuda_ring;
+
 typedef struct tamis_cuda_plan_options {
   uint64_t struct_size;
   const tamis_plan_options* plan; /* or NULL; its backend is taken as TAMIS_CUDA */
@@ -48,6 +55,8 @@ typedef struct tamis_cuda_plan_options {
   int64_t row_entries; /* blocks that one bundle may hold; 0: as many as candidates and mask can bring, see
                           cuda.h */
   int64_t max_kv_len;  /* tokens of a request; 0: what the page table or the cache holds */
+  int32_t ring;        /* tamis_cuda_ring */
+  int32_t reserved;
 } tamis_cuda_plan_options;
 
 TAMIS_API void tamis_cuda_plan_options_init_sized(tamis_cuda_plan_options* options, uint64_t size);
@@ -64,17 +73,17 @@ TAMIS_API int32_t tamis_cuda_plan_make(const tamis_problem* problem, const tamis
  */
 typedef struct tamis_cuda_plan_summary {
   uint64_t struct_size;
-  const char* kernel;    /* its row of the kernel table */
-  const char* reason;    /* why this path, block, load or split count; "" when as asked */
-  const char* path_name; /* "direct" and so on */
-  const char* load_name; /* "blocks" or "tokens" */
-  uint64_t fingerprint;  /* of the shapes the plan holds for */
-  int32_t path;          /* tamis_path */
-  int32_t block;         /* tokens */
-  int32_t load;          /* tamis_cuda_load */
-  int32_t columns;       /* query rows a CTA computes at a time */
-  int32_t lists;         /* candidate rows of a bundle */
-  int32_t reserved;
+  const char* kernel;                    /* its row of the kernel table */
+  const char* reason;                    /* why this path, block, load or split count; "" when as asked */
+  const char* path_name;                 /* "direct" and so on */
+  const char* load_name;                 /* "blocks" or "tokens" */
+  uint64_t fingerprint;                  /* of the shapes the plan holds for */
+  int32_t path;                          /* tamis_path */
+  int32_t block;                         /* tokens */
+  int32_t load;                          /* tamis_cuda_load */
+  int32_t columns;                       /* query rows a CTA computes at a time */
+  int32_t lists;                         /* candidate rows of a bundle */
+  int32_t ring;                          /* tamis_cuda_ring, as asked for */
   int64_t bundles, groups, tasks, parts; /* most of each; a group is a bundle for one KV head */
   int64_t column_tiles;                  /* CTAs a task */
   int64_t row_entries, max_kv_len;       /* that the plan holds */

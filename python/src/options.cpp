@@ -28,7 +28,8 @@ Options::Options(nb::dict from) {
                {"batch_invariant", &plan.batch_invariant},
                {"shares", &plan.shares},
                {"min_tiles", &plan.min_tiles},
-               {"load", &cuda.load}};
+               {"load", &cuda.load},
+               {"ring", &cuda.ring}};
   const struct {
     const char* name;
     int64_t* number;

@@ -23,7 +23,9 @@ namespace tamis::capi {
 namespace {
 
 static_assert(TAMIS_CUDA_LOAD_BLOCKS == static_cast<int>(cuda::Load::kBlocks) &&
-              TAMIS_CUDA_LOAD_TOKENS == static_cast<int>(cuda::Load::kTokens));
+              TAMIS_CUDA_LOAD_TOKENS == static_cast<int>(cuda::Load::kTokens) &&
+              TAMIS_CUDA_RING_FULL == static_cast<int>(cuda::Ring::kFull) &&
+              TAMIS_CUDA_RING_SHORT == static_cast<int>(cuda::Ring::kShort));
 
 // The device adds to the caller's own struct.
 using Counters = cuda::StepCounters;
@@ -42,7 +44,9 @@ tamis_cuda_plan_options defaults(const cuda::StepOptions& o) {
           .load = static_cast<int32_t>(o.load),
           .density = o.density,
           .row_entries = o.row_entries,
-          .max_kv_len = o.max_kv_len};
+          .max_kv_len = o.max_kv_len,
+          .ring = static_cast<int32_t>(o.ring),
+          .reserved = 0};
 }
 
 Status read_options(const tamis_cuda_plan_options* from, cuda::StepOptions* to) {
@@ -51,6 +55,7 @@ Status read_options(const tamis_cuda_plan_options* from, cuda::StepOptions* to) 
   TAMIS_RETURN_IF_ERROR(read_struct("options", from, &o));
   TAMIS_RETURN_IF_ERROR(capi::read_options(o.plan, &to->plan));
   TAMIS_RETURN_IF_ERROR(read_enum("load", o.load, cuda::Load::kTokens, &to->load));
+  TAMIS_RETURN_IF_ERROR(read_enum("ring", o.ring, cuda::Ring::kShort, &to->ring));
   to->block = o.block;
   to->density = o.density;
   to->row_entries = o.row_entries;
@@ -87,7 +92,7 @@ tamis_cuda_plan_summary summary(const cuda::StepPlan& p) {
           .load = static_cast<int32_t>(p.load),
           .columns = p.columns,
           .lists = p.lists,
-          .reserved = 0,
+          .ring = static_cast<int32_t>(p.ring),
           .bundles = p.bundles,
           .groups = p.groups,
           .tasks = p.tasks,

@@ -140,6 +140,7 @@ TEST(CStep, ThePlanIsTheOneOfCpp) {
     EXPECT_EQ(r.info.path, static_cast<int32_t>(w.plan.path));
     EXPECT_EQ(r.info.block, w.plan.block);
     EXPECT_EQ(r.info.load, static_cast<int32_t>(w.load));
+    EXPECT_EQ(r.info.ring, static_cast<int32_t>(w.ring));
     EXPECT_EQ(r.info.columns, w.columns);
     EXPECT_EQ(r.info.lists, w.lists);
     EXPECT_EQ(r.info.bundles, w.bundles);
@@ -165,6 +166,10 @@ TEST(CStep, ThePlanIsTheOneOfCpp) {
     c.load = TAMIS_CUDA_LOAD_BLOCKS;
     o.load = cuda::Load::kBlocks;
   });
+  same(step_problem(), [](C& c, P&, O& o) {
+    c.ring = TAMIS_CUDA_RING_SHORT;
+    o.ring = cuda::Ring::kShort;
+  });
   same(step_problem(), [](C& c, P&, O& o) { c.density = o.density = 0.9; });
   same(step_problem(), [](C& c, P&, O& o) { c.row_entries = o.row_entries = 2; });
   same(step_problem(), [](C& c, P&, O& o) { c.max_kv_len = o.max_kv_len = 70; });
@@ -189,12 +194,14 @@ TEST(CStep, OptionsArrive) {
   r.options.density = 0.9;
   r.options.row_entries = 3;
   r.options.max_kv_len = 70;
+  r.options.ring = TAMIS_CUDA_RING_FULL;
   tamis_plan_options plan;
   tamis_plan_options_init(&plan);
   plan.splits = 100;
   r.options.plan = &plan;
   r.make_plan();
   EXPECT_EQ(r.info.load, TAMIS_CUDA_LOAD_BLOCKS);
+  EXPECT_EQ(r.info.ring, TAMIS_CUDA_RING_FULL);
   EXPECT_EQ(r.info.row_entries, 3);
   EXPECT_EQ(r.info.max_kv_len, 70);
   EXPECT_EQ(r.info.tasks, 100 * r.info.groups);
@@ -207,6 +214,9 @@ TEST(CStep, OptionsArrive) {
   r.options.load = 3;
   refused(TAMIS_INVALID_ARGUMENT, "load: 3");
   r.options.load = TAMIS_CUDA_LOAD_AUTO;
+  r.options.ring = 3;
+  refused(TAMIS_INVALID_ARGUMENT, "ring: 3");
+  r.options.ring = TAMIS_CUDA_RING_AUTO;
   r.options.block = 48;
   refused(TAMIS_UNSUPPORTED, "block: 48");
   r.options.block = 0;

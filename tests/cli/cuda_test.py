@@ -21,7 +21,8 @@ class WithoutDevice(CliTest):
 
     def test_a_named_backend_is_never_left(self):
         out = self.folder / "out"
-        for options in ((), ("--fallback", "allow"), ("--load", "tokens"), ("--block", "128"), ("--path", "dense")):
+        for options in ((), ("--fallback", "allow"), ("--load", "tokens"), ("--ring", "short"),
+                        ("--block", "128"), ("--path", "dense")):
             report = self.error(5, "run", self.case, "--backend", "cuda", "--out", out, *options)
             self.assertEqual(report["error"], "device_error", options)
             self.assertNotEqual(report["message"], "")
@@ -39,6 +40,7 @@ class WithoutDevice(CliTest):
         self.assertTrue(report["reason"].startswith("auto: no CUDA device"), report["reason"])
         self.assertNotIn("kernel", report)
         self.assertNotIn("load", report)
+        self.assertNotIn("ring", report)
 
     def test_kernels_of_the_device_are_refused(self):
         done = self.hidden("kernels", "--json")
@@ -60,10 +62,21 @@ class Load(CliTest):
             report = self.good_json("run", self.case, "--backend", backend, "--load", "auto", "--fallback", "refuse")
             self.assertNotIn("load", report["reason"])
 
+    def test_nothing_else_has_rings(self):
+        for backend in BACKENDS:
+            ring = self.good_json("run", self.case, "--backend", backend, "--ring", "short")
+            self.assertIn("no rings", ring["reason"])
+            both = self.good_json("run", self.case, "--backend", backend, "--ring", "full", "--load", "blocks")
+            self.assertIn("not by blocks; ", both["reason"])
+            error = self.refused(4, "unsupported", "run", self.case, "--backend", backend, "--ring", "short",
+                                 "--fallback", "refuse")
+            self.assertTrue(error["message"].startswith("ring"), error)
+
     def test_wrong_usage(self):
-        done = tamis("run", self.case, "--load", "pages")
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("--load", self.good("run", "--help"))
+        for option, value in (("--load", "pages"), ("--ring", "long")):
+            done = tamis("run", self.case, option, value)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(option, self.good("run", "--help"))
 
     def test_refusals_stay_what_they_are(self):
         bad = self.write_case("bad", **cli_test.Refusals.BAD_INDEX)

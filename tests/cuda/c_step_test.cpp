@@ -15,7 +15,10 @@ struct CStep {
   explicit CStep(const Problem& host) : device(host), c(device.problem), out(host) {
     Error error;
     EXPECT_EQ(tamis_cuda_plan_create(&plan, error), TAMIS_OK);
-    EXPECT_EQ(tamis_cuda_plan_make(&c.problem, nullptr, plan, error), TAMIS_OK) << error.text;
+    tamis_cuda_plan_options options;
+    tamis_cuda_plan_options_init(&options);
+    if (takes_short_rings()) options.ring = TAMIS_CUDA_RING_SHORT;
+    EXPECT_EQ(tamis_cuda_plan_make(&c.problem, &options, plan, error), TAMIS_OK) << error.text;
     auto sizes = sized<tamis_cuda_sizes>();
     EXPECT_EQ(tamis_cuda_plan_sizes(plan, &sizes, error), TAMIS_OK) << error.text;
     control = std::make_unique<DeviceBuffer>(sizes.control);
