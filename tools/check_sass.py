@@ -14,14 +14,17 @@ import subprocess
 import sys
 
 # A check that has found nothing to check is not passed.
-EXPECTED = ("decode_kernel", "normalize_kernel", "schedule_kernel")
+EXPECTED = ("decode_kernel", "normalize_kernel", "prefill_kernel", "redo_kernel", "schedule_kernel")
 
 # Copies that pass by the registers, matrices out of shared memory, products of matrices. Without any one of them the
 # kernel still gives right answers, only slowly.
-NEEDED = {"decode_kernel": ("LDGSTS", "LDSM", "HMMA")}
+NEEDED = {"decode_kernel": ("LDGSTS", "LDSM", "HMMA"), "prefill_kernel": ("UTMALDG", "HGMMA", "USETMAXREG")}
 
 # Kernels that may use a stack: name as the table shows it -> why.
-MAY_USE_STACK = {}
+BETWEEN_TILES = "one or two registers, kept over what is done once a tile or once a row tile"
+MAY_USE_STACK = {
+    f"prefill_kernel<PrefillConfig<{dtype}, {dim}, {bent}>>": BETWEEN_TILES
+    for dtype in ("BF16", "F16") for dim, bent in ((128, "true"), (256, "false"), (256, "true"))}
 
 LOCAL = ("LDL", "STL")
 

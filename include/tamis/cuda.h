@@ -40,6 +40,15 @@ enum class Load : uint8_t {
 };
 const char* load_name(Load load);
 
+// Which kernel computes.
+enum class Engine : uint8_t {
+  kAuto,     // kDecode
+  kDecode,   // 8 or 16 query rows a CTA: every problem, compute capability 8.0 and later
+  kPrefill,  // 128 query rows a CTA, for many queries: compute capability 9.0, blocks that divide pages, and
+             // head sizes that are multiples of 64
+};
+const char* engine_name(Engine engine);
+
 // How much of K and V a CTA has under way, in rings in shared memory.
 enum class Ring : uint8_t {
   kAuto,   // kFull where the device has shared memory for it: known where `run` launches, so ask ring_on
@@ -54,6 +63,7 @@ struct StepOptions {
   PlanOptions plan{};
   int32_t block = 0;  // 16, 32 or 64 tokens; 0: default_block
   Load load = Load::kAuto;
+  Engine engine = Engine::kAuto;
   // Selected tokens per token of the listed blocks, from the statistics of earlier steps: what `kAuto` goes
   // by. Below 0: not known, the unit of the candidates decides.
   double density = -1;
@@ -82,6 +92,7 @@ struct StepPlaces {
 struct StepPlan {
   Plan plan;
   Load load = Load::kBlocks;
+  Engine engine = Engine::kDecode;
   Ring ring = Ring::kAuto;   // as asked for: a plan knows no device
   std::string kernel{};      // row of the kernel table
   bool every_token = false;  // Candidates::all: rows need no list

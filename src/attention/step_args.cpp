@@ -66,6 +66,8 @@ DecodeOut out_of(const OutView& out, const Shape& s) {
           .head = out.out.stride[1] * bytes,
           .aligned = out.out.stride[0] % 4 == 0 && out.out.stride[1] % 4 == 0 &&
                      reinterpret_cast<uintptr_t>(out.out.data) % (4 * bytes) == 0,
+          .wide = bytes == 2 && out.out.stride[0] % 8 == 0 && out.out.stride[1] % 8 == 0 &&
+                  reinterpret_cast<uintptr_t>(out.out.data) % 16 == 0,
           .lse = out.lse.present() ? static_cast<float*>(out.lse.data) : nullptr,
           .lse_query = out.lse.present() ? out.lse.stride[0] : 0,
           .lse_head = out.lse.present() ? out.lse.stride[1] : 0,
@@ -196,6 +198,36 @@ DecodeArgs decode_args(const StepPlan& plan, const Problem& p, const Shape& s, c
           .tokens = plan.load == Load::kTokens,
           .plan = mark_of(plan),
           .mark = index_mark(plan, p, s)};
+}
+
+PrefillArgs prefill_args(const StepPlan& plan, const Problem& p, const Shape& s, const OutView& out,
+                         const StepBuffers& buffers, StepCounters* counters) {
+  PrefillArgs a{.k = {},
+                .v = {},
+                .step = decode_args(plan, p, s, out, buffers, counters),
+                .work = {},
+                .row_tiles = static_cast<int32_t>(plan.column_tiles),
+                .kv_heads = static_cast<int32_t>(s.kv_heads),
+                .kv_rows = s.page_size > 0 ? 0 : static_cast<int32_t>(s.kv_rows)};
+  uint32_t* counter = a.step.scratch.arrivals + arrivals_of(plan) - kWorkCounters;
+  a.work = {.next = counter,
+            .redo_count = counter + 1,
+            .redo_done = counter + 2,
+            .redo = reinterpret_cast<RedoEntry*>(a.step.scratch.rest)};
+  return a;
+}
+
+SideShape shape_of_side(const StepPlan& plan, const Shape& s) {
+  return {.page_tokens = s.page_size > 0 ? s.page_size : s.kv_rows,
+          .pages = s.page_size > 0 ? s.pages : 1,
+          .kv_heads = s.kv_heads,
+          .block = plan.plan.block};
+}
+
+PrefillKey prefill_key(const Problem& p, const Shape& s) {
+  return {.dtype = p.query.q.dtype,
+          .dim = padded_dim(s.head_dim, s.v_head_dim),
+          .bent = p.score.softcap > 0 || p.score.alibi_slopes.present() || !(s.scale > 0)};
 }
 
 }  // namespace tamis::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/step_support.h"
+#include "kernels/cuda/prefill/launch.h"
 
 namespace tamis::cuda {
 
@@ -17,5 +18,11 @@ index::NormalizeArgs normalize_args(const StepPlan& plan, const Problem& problem
 ScheduleArgs schedule_args(const StepPlan& plan, const StepBuffers& buffers);
 DecodeArgs decode_args(const StepPlan& plan, const Problem& problem, const Shape& shape, const OutView& out,
                        const StepBuffers& buffers, StepCounters* counters);
+
+// All but the tensor maps: describe_side() makes those, from what shape_of_side() says.
+PrefillArgs prefill_args(const StepPlan& plan, const Problem& problem, const Shape& shape, const OutView& out,
+                         const StepBuffers& buffers, StepCounters* counters);
+SideShape shape_of_side(const StepPlan& plan, const Shape& shape);
+PrefillKey prefill_key(const Problem& problem, const Shape& shape);
 
 }  // namespace tamis::cuda

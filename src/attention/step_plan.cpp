@@ -137,6 +137,14 @@ MostTasks most_tasks(const Plan& plan, int64_t groups, int64_t blocks) {
           plan.max_parts > 1 ? std::min(each, times(2, plan.shares)) : 0};
 }
 
+// Row tiles of all CTAs side by side are what has to be filled; parts are worth their partial states from
+// some length on.
+void set_prefill_policy(int64_t row_tiles, PlanOptions* options) {
+  constexpr int64_t ctas = 132, least_tiles = 8;
+  if (options->shares == 0) options->shares = std::max<int64_t>(1, ctas / std::max<int64_t>(1, row_tiles));
+  if (options->min_tiles == 0) options->min_tiles = least_tiles;
+}
+
 Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
@@ -170,6 +178,8 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
                               .entries = most.of_all,
                               .row_entries = most.of_bundle,
                               .group_rows = times(std::max<int64_t>(1, queries), s.group)};
+  const bool prefill = options.engine == Engine::kPrefill;
+  if (prefill) set_prefill_policy(ceil_div(capacities.group_rows, kPrefillRows), &plan_options);
   Result<Plan> plan = make_plan(problem, capacities, *block, plan_options);
   if (!plan.ok()) return plan.status();
 
@@ -191,12 +201,19 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   out.parts = cuts.parts;
   out.places = most.places;
   // Head sizes above 128 leave no registers for a second tile of columns.
-  const bool wide = std::max(s.head_dim, s.v_head_dim) > 128;
+  const bool wide = std::max(s.head_dim, s.v_head_dim) > 128, bf16 = problem.query.q.dtype == DType::kBF16;
   out.columns = capacities.group_rows > 8 && !wide ? 16 : 8;
+  out.kernel = bf16 ? "decode_sm80_bf16" : "decode_sm80_f16";
+  if (prefill) {
+    TAMIS_RETURN_IF_ERROR(supports_prefill(problem, s, *block, out.load, out.lists));
+    out.engine = Engine::kPrefill;
+    out.columns = kPrefillRows;
+    out.kernel = bf16 ? "prefill_sm90_bf16" : "prefill_sm90_f16";
+  }
   out.column_tiles = ceil_div(capacities.group_rows, out.columns);
-  out.kernel = problem.query.q.dtype == DType::kBF16 ? "decode_sm80_bf16" : "decode_sm80_f16";
   constexpr int64_t most_numbers = std::numeric_limits<int32_t>::max() - 4096;  // a chunk beyond still counts
-  if (out.tasks > most_numbers || out.groups > most_numbers || out.column_tiles > 65535)
+  if (out.tasks > most_numbers || out.groups > most_numbers || out.column_tiles > 65535 ||
+      (prefill && times(out.tasks, out.column_tiles) > most_numbers))
     return Status(Code::kCapacityExceeded,
                   text("tasks: ", out.tasks, " of ", out.column_tiles, " tiles are too many"),
                   {.value = out.tasks, .limit = most_numbers + 1});

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/checks.h"
+#include "core/saturating.h"
 #include "core/tensor_checks.h"
 #include "plan/stamps.h"
 
@@ -139,13 +140,47 @@ Status supports(const OutView& out) {
   return {};
 }
 
-int64_t arrivals_of(const StepPlan& p) { return std::min(p.groups, p.parts) * p.column_tiles; }
+Status supports_prefill(const Problem& problem, const Shape& s, int32_t block, Load load, int32_t lists) {
+  constexpr int32_t most_lists = 32;
+  for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, {"v_head_dim", s.v_head_dim}})
+    if (dim % 64 != 0)
+      return unsupported(name, ": ", dim,
+                         " in the prefill kernel; nearest: multiples of 64 (engine decode takes ",
+                         "multiples of 8)");
+  if (load != Load::kBlocks)
+    return unsupported("load: tokens in the prefill kernel, blocks of ", block, " and pages of ", s.page_size,
+                       "; nearest: blocks that divide pages (engine decode takes any)");
+  if (lists > most_lists)
+    return unsupported("index_heads: ", lists, " lists of a KV head in the prefill kernel; nearest: up to ",
+                       most_lists);
+  for (const auto& [name, t] : {std::pair{"k", &problem.cache.k}, {"v", &problem.cache.v}}) {
+    const KvStrides stride = kv_strides(*t, problem.cache.layout);
+    constexpr int64_t most = int64_t{1} << 32;
+    const bool many_pages = s.page_size > 0 && s.pages > 1, many_heads = s.kv_heads > 1;
+    if (stride.token <= 0 || (many_heads && stride.head <= 0) || (many_pages && stride.page <= 0) ||
+        stride.token > most || stride.head > most || stride.page > most)
+      return unsupported(name, ": strides in the prefill kernel; nearest: above 0, up to 2^32 elements");
+    if (many_pages && many_heads && stride.page % stride.head != 0)
+      return unsupported(name, ": pages ", stride.page, " elements apart and heads ", stride.head,
+                         " in the prefill kernel; nearest: pages a whole number of heads apart");
+    if (many_pages && plus(times(s.pages, many_heads ? stride.page / stride.head : 1), s.kv_heads) > kMost32)
+      return unsupported(name, ": more than 2^31 places of heads in the prefill kernel");
+  }
+  return {};
+}
+
+int64_t row_groups_of(const StepPlan& p) { return p.groups * p.column_tiles * (p.columns / 16); }
+int64_t arrivals_of(const StepPlan& p) {
+  const int64_t counters = std::min(p.groups, p.parts) * p.column_tiles;
+  return p.engine == Engine::kPrefill ? counters * (p.columns / 16) + kWorkCounters : counters;
+}
 
 StepLayout layout_of(const StepPlan& p) {
   const int64_t entries = p.every_token ? 0 : p.plan.capacities.entries;
   return {.index = index::index_layout(p.bundles, entries, p.lists),
-          .scratch = scratch_layout(p.tasks, arrivals_of(p), p.parts * p.plan.capacities.group_rows,
-                                    p.plan.shape.v_head_dim)};
+          .scratch =
+              scratch_layout(p.tasks, arrivals_of(p), p.parts * p.plan.capacities.group_rows,
+                             p.plan.shape.v_head_dim, p.engine == Engine::kPrefill ? row_groups_of(p) : 0)};
 }
 
 uint64_t mark_of(const StepPlan& p) {
@@ -153,7 +188,7 @@ uint64_t mark_of(const StepPlan& p) {
   for (const int64_t number :
        {static_cast<int64_t>(p.plan.fingerprint), p.bundles, p.groups, p.tasks, p.parts, p.column_tiles,
         p.plan.capacities.group_rows, p.plan.capacities.row_entries, int64_t{p.lists}, int64_t{p.columns},
-        static_cast<int64_t>(p.load), int64_t{p.every_token}})
+        static_cast<int64_t>(p.load), static_cast<int64_t>(p.engine), int64_t{p.every_token}})
     hash.add(static_cast<uint64_t>(number));
   return hash.value();
 }

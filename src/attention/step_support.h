@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/decode/launch.h"
+#include "kernels/cuda/prefill/args.h"
 #include "plan/device.h"
 #include "tamis/cuda.h"
 
@@ -13,10 +14,21 @@ Status supports(const Problem& problem, const Shape& shape);
 // The same for where results go.
 Status supports(const OutView& out);
 
+// The same for the prefill kernel.
+Status supports_prefill(const Problem& problem, const Shape& shape, int32_t block, Load load, int32_t lists);
+
 // Whether the blocks of a paged cache outnumber what 32 bits count; blocks divide pages.
 inline bool blocks_overflow(const Shape& s, int32_t block) {
   return s.page_size >= block && s.pages > (int64_t{1} << 32) / (s.page_size / block) - 1;
 }
+
+// Counters that schedule() sets to 0: of parts that have arrived, for each tile of rows of a group, or of a
+// first part where there are fewer parts than groups. The prefill kernel counts by 16 rows, and has
+// kWorkCounters of its own at the end.
+inline constexpr int64_t kWorkCounters = 3;
+int64_t arrivals_of(const StepPlan& plan);
+// Sixteen rows of a group, over all of them.
+int64_t row_groups_of(const StepPlan& plan);
 
 // Where everything lies in the buffers of a step.
 struct StepLayout {
@@ -24,9 +36,6 @@ struct StepLayout {
   ScratchLayout scratch;
 };
 StepLayout layout_of(const StepPlan& plan);
-
-// Counters of parts that have arrived: of groups, or by first parts where there are fewer parts than groups.
-int64_t arrivals_of(const StepPlan& plan);
 
 // Identifies a plan in scratch: two plans that write scratch differently have different marks.
 uint64_t mark_of(const StepPlan& plan);

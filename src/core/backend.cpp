@@ -23,4 +23,8 @@ const char* cuda::ring_name(Ring ring) {
   return ring == Ring::kAuto ? "auto" : ring == Ring::kFull ? "full" : "short";
 }
 
+const char* cuda::engine_name(Engine engine) {
+  return engine == Engine::kAuto ? "auto" : engine == Engine::kDecode ? "decode" : "prefill";
+}
+
 }  // namespace tamis

@@ -45,12 +45,14 @@ struct DeviceScratch {
   float* o;            // [parts * rows, Dv]
   PartialSum* ml;      // [parts * rows]
   int64_t rows;        // query rows of a group, at most
+  char* rest;          // what only the prefill kernel uses
 };
 
 struct ScratchLayout {
-  int64_t tasks, arrivals, o, ml, bytes;
+  int64_t tasks, arrivals, o, ml, rest, bytes;
 };
-ScratchLayout scratch_layout(int64_t tasks, int64_t arrivals, int64_t partial_rows, int64_t v_head_dim);
+ScratchLayout scratch_layout(int64_t tasks, int64_t arrivals, int64_t partial_rows, int64_t v_head_dim,
+                             int64_t rest_words = 0);
 DeviceScratch scratch_at(void* memory, const ScratchLayout& layout, int64_t rows);
 
 struct ScheduleArgs {

@@ -106,8 +106,7 @@ inline void draw_candidates(Dice& d, const Spec& s, TestProblem* t) {
   }
 }
 
-inline TestProblem draw_problem(Dice& d, bool values) {
-  const Spec s = draw_sizes(d, values);
+inline TestProblem draw_problem(Dice& d, const Spec& s, bool values) {
   TestProblem t(s);
   draw_candidates(d, s, &t);
   t.problem.mask = {.causal = !d.one_in(3),
@@ -134,6 +133,21 @@ inline TestProblem draw_problem(Dice& d, bool values) {
     t.alibi(slopes);
   }
   return t;
+}
+
+inline TestProblem draw_problem(Dice& d, bool values) {
+  return draw_problem(d, draw_sizes(d, values), values);
+}
+
+// Sizes that the prefill kernel takes, and more queries.
+inline Spec draw_prefill_sizes(Dice& d) {
+  Spec s = draw_sizes(d, true);
+  s.head_dim = d.of<int64_t>({64, 64, 128, 128, 256, 192});
+  s.v_head_dim = d.one_in(2) ? s.head_dim : d.of<int64_t>({64, 128});
+  s.page_size = d.of<int64_t>({0, 0, 16, 16, 48, 64, 128, 256});
+  for (int32_t& n : s.q_len)
+    if (d.one_in(2)) n = d.i32(1, 50);
+  return s;
 }
 
 inline cuda::StepOptions draw_options(Dice& d) {

@@ -20,9 +20,26 @@ constexpr Kernel decode_kernel(const char* name, DType dtype) {
               "short rings where the device has less"};
 }
 
+constexpr Kernel prefill_kernel(const char* name, DType dtype) {
+  return {.name = name,
+          .op = Op::kForward,
+          .backend = Backend::kCuda,
+          .arch = {90, 90},
+          .limits = {.dtypes = {dtype},
+                     .head_dims = {64, 256},
+                     .v_head_dims = {64, 256},
+                     .head_dim_multiple_of = 64,
+                     .page_multiple_of = 16},
+          .note =
+              "128 query rows a CTA, wgmma and the copy engine; only where it is asked for (engine prefill); "
+              "has been followed on the host, not yet run on a device"};
+}
+
 constexpr Kernel kCudaKernels[] = {
     decode_kernel("decode_sm80_bf16", DType::kBF16),
     decode_kernel("decode_sm80_f16", DType::kF16),
+    prefill_kernel("prefill_sm90_bf16", DType::kBF16),
+    prefill_kernel("prefill_sm90_f16", DType::kF16),
 };
 
 }  // namespace

@@ -97,6 +97,12 @@ void load_matrix(uint32_t (&r)[4], uint32_t from, bool transposed) {
   meet(transposed ? kLoadTransposed : kLoad, ~0u, &lane);
 }
 
+void store_piece(uint32_t to, const void* piece) {
+  Thread& now = *machine->now;
+  std::memcpy(now.cta->arena.at(to, 16, 16, "store_piece()"), piece, 16);
+  now.cta->proxies.written(to, 16, now.number);
+}
+
 void store_matrix(uint32_t to, const uint32_t (&r)[4]) {
   Lane lane{const_cast<uint32_t*>(r), to, "store_matrix()"};  // only read
   meet(kStore, ~0u, &lane);

@@ -8,6 +8,8 @@
 namespace tamis::emulated {
 
 void load_matrix(uint32_t (&r)[4], uint32_t from, bool transposed);
+// One thread's 16 bytes.
+void store_piece(uint32_t to, const void* piece);
 void store_matrix(uint32_t to, const uint32_t (&r)[4]);
 uint32_t transpose_matrix(uint32_t a);
 // c[16, 8] += a[16, 16] b[16, 8]

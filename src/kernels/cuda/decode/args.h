@@ -53,6 +53,7 @@ struct DecodeOut {
   char* data;
   int64_t query, head;          // bytes
   bool aligned;                 // four elements of a row start on a multiple of their size
+  bool wide;                    // 16-bit elements, and eight of a row start on 16 bytes
   float* lse;                   // or null
   int64_t lse_query, lse_head;  // floats
   DType dtype;

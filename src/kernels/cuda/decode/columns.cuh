@@ -62,4 +62,13 @@ __device__ inline Column column_of(const DecodeArgs& a, const Group& g, int32_t 
   return c;
 }
 
+// 16 bytes of a query row; zero where there is no row or no element. Rows may start on any 4 bytes.
+__device__ inline uint4 query_piece(const DecodeArgs& a, const Column& c, int32_t piece) {
+  if (c.query < 0 || piece * 8 >= a.q.head_dim) return make_uint4(0, 0, 0, 0);
+  const char* at = a.q.data + c.query * a.q.stride_query + c.head * a.q.stride_head + piece * 16;
+  if (a.q.aligned) return __ldg(reinterpret_cast<const uint4*>(at));
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(at);
+  return make_uint4(__ldg(words), __ldg(words + 1), __ldg(words + 2), __ldg(words + 3));
+}
+
 }  // namespace tamis::cuda

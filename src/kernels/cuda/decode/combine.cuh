@@ -37,9 +37,8 @@ __device__ inline bool is_stale(const DecodeSlots& s, int32_t request) {
   const int32_t slot = s.slot[request];
   if (slot == -1) return false;
   if (slot < 0 || slot >= s.slots) return true;
-  uint32_t live;  // others may change it while this runs; read once for a row, before its first store
-  asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(live) : "l"(s.live + slot) : "memory");
-  return live != s.generation[request];
+  // Read once for a row, before its first store.
+  return device::load_acquire(s.live + slot) != s.generation[request];
 }
 
 // Elements d .. d + 3 of a row; head sizes are multiples of 8.

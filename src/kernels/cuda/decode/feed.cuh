@@ -88,7 +88,7 @@ class Feed {
   __device__ void clear_padding() const {
     if (a_.k.dim == kDim && a_.v.dim == kDim) return;
     for (uint32_t at = static_cast<uint32_t>(lane_) * 16; at < kStages * kStageBytes; at += 32 * 16)
-      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(ring_ + at), "r"(0) : "memory");
+      device::store_piece(ring_ + at, make_uint4(0, 0, 0, 0));
     __syncwarp();
   }
 

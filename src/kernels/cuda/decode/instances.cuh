@@ -7,6 +7,24 @@
 
 namespace tamis::cuda {
 
+template <class C>
+__global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
+    decode_kernel(const __grid_constant__ DecodeArgs a) {
+  extern __shared__ __align__(1024) char memory[];
+  device::wait_for_predecessor();
+  device::let_successor_start();
+  const DeviceTask task = a.scratch.tasks[blockIdx.x];  // of an earlier step where there are fewer now
+  const int32_t tasks = a.scratch.head->tasks, code = verdict_of(a);
+  if (code != 0) {
+    if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && blockIdx.y == 0 &&
+        threadIdx.x == 0)
+      a.control->verdict = {code, -1, -1, -1, 0};
+    refuse(a, code == static_cast<int32_t>(Code::kInvalidArgument));
+  } else if (static_cast<int32_t>(blockIdx.x) < tasks) {
+    attend<C>(a, task, static_cast<int32_t>(blockIdx.y), *reinterpret_cast<typename C::Shared*>(memory));
+  }
+}
+
 // `kMostBytes` of shared memory are what the choice of rings goes by.
 template <class C, int64_t kMostBytes = full_ring_bytes(C::kDim)>
 Status launch_instance(const device::Target& target, const DecodeArgs& args, const DecodeGrid& grid,

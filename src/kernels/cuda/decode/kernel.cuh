@@ -55,15 +55,6 @@ __device__ inline int32_t verdict_of(const DecodeArgs& a) {
   return stale ? static_cast<int32_t>(Code::kStalePlan) : code;
 }
 
-// 16 bytes of a query row; zero where there is no row or no element. Rows may start on any 4 bytes.
-__device__ inline uint4 query_piece(const DecodeArgs& a, const Column& c, int32_t piece) {
-  if (c.query < 0 || piece * 8 >= a.q.head_dim) return make_uint4(0, 0, 0, 0);
-  const char* at = a.q.data + c.query * a.q.stride_query + c.head * a.q.stride_head + piece * 16;
-  if (a.q.aligned) return __ldg(reinterpret_cast<const uint4*>(at));
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(at);
-  return make_uint4(__ldg(words), __ldg(words + 1), __ldg(words + 2), __ldg(words + 3));
-}
-
 // Columns [first, last) of the warps' states: stored where the task is the whole row, else left for the
 // merge.
 template <class C>
@@ -154,7 +145,8 @@ __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask
 }
 
 template <class C>
-__device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::Shared& s) {
+__device__ void attend(const DecodeArgs& a, const DeviceTask& task, int32_t column_tile,
+                       typename C::Shared& s) {
   const int warp = static_cast<int>(threadIdx.x / 32);
   const uint32_t ring = device::shared_address(s.ring[warp]);
   // In the order in which the loads are wanted: the bundle and the first keys' places are under way together,
@@ -171,7 +163,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
           .kv_len = bundle.kv_len,
           .base_slot = bundle.base_slot,
           .position = bundle.position,
-          .first_row = int64_t{blockIdx.y} * C::kColumns,
+          .first_row = int64_t{column_tile} * C::kColumns,
           .columns = 0};
   typename C::Ring feed(a, g, task, entries, s.columns, ring, s.notes[warp], &s.queue[C::kQueues ? warp : 0]);
   if (g.request < 0) return;
@@ -255,31 +247,13 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, typename C::
   if (task.part < 0) return;
   __syncthreads();
   if (threadIdx.x == 0) {
-    uint32_t* arrivals = a.scratch.arrivals + int64_t{task.counter} * gridDim.y + blockIdx.y;
+    uint32_t* arrivals = a.scratch.arrivals + int64_t{task.counter} * gridDim.y + column_tile;
     s.stale = is_stale(a.out.slots, g.request);
     s.last = device::arrive(arrivals, static_cast<uint32_t>(task.parts - 1)) ==
              static_cast<uint32_t>(task.parts - 1);
   }
   __syncthreads();
   if (s.last) join_parts<C>(a, g, task, s);
-}
-
-template <class C>
-__global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
-    decode_kernel(const __grid_constant__ DecodeArgs a) {
-  extern __shared__ __align__(1024) char memory[];
-  device::wait_for_predecessor();
-  device::let_successor_start();
-  const DeviceTask task = a.scratch.tasks[blockIdx.x];  // of an earlier step where there are fewer now
-  const int32_t tasks = a.scratch.head->tasks, code = verdict_of(a);
-  if (code != 0) {
-    if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && blockIdx.y == 0 &&
-        threadIdx.x == 0)
-      a.control->verdict = {code, -1, -1, -1, 0};
-    refuse(a, code == static_cast<int32_t>(Code::kInvalidArgument));
-  } else if (static_cast<int32_t>(blockIdx.x) < tasks) {
-    attend<C>(a, task, *reinterpret_cast<typename C::Shared*>(memory));
-  }
 }
 
 }  // namespace tamis::cuda

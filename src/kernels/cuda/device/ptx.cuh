@@ -26,6 +26,12 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// 16 bytes of shared memory.
+__device__ inline void store_piece(uint32_t to, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
 // A load that is not taken together with others, nor done before it is known to be wanted.
 __device__ inline int64_t load_here(const int64_t* from) {
   int64_t x;
@@ -89,6 +95,13 @@ struct F16 {
     return d;
   }
 };
+
+// What others may change while a kernel runs.
+__device__ inline uint32_t load_acquire(const uint32_t* from) {
+  uint32_t x;
+  asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
 
 // Adds 1 modulo limit + 1 and returns the old number. What other CTAs wrote before their own call is visible
 // after the call that saw theirs.

@@ -16,7 +16,7 @@ struct TensorSpec {
 
 // The 128 bytes that the instruction reads (CUtensorMap). Boxes lie in shared memory as their elements follow
 // each other, with the 16-byte pieces of every 1024 bytes permuted: piece p of line r at p ^ r.
-struct alignas(64) TensorMap {
+struct alignas(128) TensorMap {
   uint64_t words[16];
 };
 

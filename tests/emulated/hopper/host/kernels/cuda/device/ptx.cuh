@@ -54,6 +54,14 @@ struct F16 {
   }
 };
 
+inline void store_piece(uint32_t to, const uint4& x) { emulated::store_piece(to, &x); }
+
+inline int64_t load_here(const int64_t* from) { return *from; }
+
+inline uint32_t load_acquire(const uint32_t* from) {
+  return emulated_atomic(const_cast<uint32_t*>(from), [](uint32_t old) { return old; });
+}
+
 inline uint32_t arrive(uint32_t* counter, uint32_t limit) {
   return emulated_atomic(counter, [limit](uint32_t old) { return old >= limit ? 0 : old + 1; });
 }

@@ -1,0 +1,40 @@
+// What the prefill kernel is told.
+#pragma once
+
+#include "kernels/cuda/decode/args.h"
+#include "kernels/cuda/device/tensor_map.h"
+
+namespace tamis::cuda {
+
+inline constexpr int32_t kPrefillRows = 128;  // query rows of a CTA
+
+// K or V for the copy engine. Axes: 64 elements, 8 tokens, halves of 64 elements, groups of 8 tokens, (page,
+// head). A token of a page, or of a contiguous cache, is a coordinate of axis 1; groups reach over it.
+struct PrefillSide {
+  device::TensorMap block;  // boxes of a block
+  device::TensorMap group;  // boxes of 8 tokens, for blocks that the end of a contiguous cache cuts
+  int32_t page_apart;       // along axis 4, from a page to the next; from a head to the next: 1
+  int32_t outside;          // a coordinate of axis 4 where there is nothing: zeros arrive
+};
+
+// A row tile whose rows another kernel has to sum again, alone: 16 rows of a group.
+struct RedoEntry {
+  int32_t task, tile;  // tasks[task] is one of the group's
+};
+
+// Work that CTAs hand each other. Counters return to 0 by themselves.
+struct PrefillWork {
+  uint32_t *next, *redo_count, *redo_done;
+  RedoEntry* redo;
+};
+
+struct alignas(128) PrefillArgs {
+  PrefillSide k, v;
+  DecodeArgs step;
+  PrefillWork work;
+  int32_t row_tiles;  // of a group
+  int32_t kv_heads;
+  int32_t kv_rows;  // of a contiguous cache; 0: paged
+};
+
+}  // namespace tamis::cuda

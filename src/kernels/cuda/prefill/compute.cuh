@@ -1,0 +1,190 @@
+// A computing warpgroup: S = Q K^T, softmax, O += P V over the tiles of one row tile after another. The
+// scores of a tile are under way while the values of the tile before are, and the results of a row tile are
+// stored while the first scores of the next one are.
+#pragma once
+
+#include "kernels/cuda/prefill/store.cuh"
+
+namespace tamis::cuda {
+
+template <class C>
+class Compute {
+ public:
+  using T = typename C::T;
+  using Weights = typename Softmax<C>::Weights;
+
+  __device__ Compute(const PrefillArgs& args, typename C::Shared& shared)
+      : s_(shared),
+        softmax_(args),
+        store_(args),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        warp_(static_cast<int>(threadIdx.x / 32) - 4) {}
+
+  __device__ void run() {
+    Weights even, odd;
+    while (next_item()) {
+      first_tile(even);
+      while (step(even, odd)) {
+        if (!step(odd, even)) {
+#pragma unroll
+          for (int i = 0; i < C::kKeys / 4; ++i) even[i] = odd[i];
+          break;
+        }
+      }
+      last_values(even);
+      if (kFlowing) return;  // step() has gone from item to item
+    }
+  }
+
+ private:
+  static constexpr uint32_t kGroupBytes = 64 * C::kDim * 2;
+  // A row tile is stored when the next one has begun. With one slot for query rows it cannot begin.
+  static constexpr bool kFlowing = C::kSlots > 1;
+
+  // Waits for the next row tile; false where there is none.
+  __device__ bool next_item() {
+    ++item_.count;
+    device::barrier_wait(device::shared_address(&s_.item_full[item_.at()]), item_.parity());
+    if (s_.items[item_.at()].task.bundle < 0) return false;
+    left_ = s_.items[item_.at()].tiles;
+    device::barrier_wait(device::shared_address(&s_.q_full[item_.at()]), item_.parity());
+    return true;
+  }
+
+  __device__ void issue_scores() {
+    device::barrier_wait(device::shared_address(&s_.k_full[tile_.at()]), tile_.parity());
+    device::products_fence();
+    const uint32_t rows = device::shared_address(s_.q[item_.at()]) + warp_ / 4 * kGroupBytes;
+    const uint64_t q = device::matrix(rows, 16, 1024),
+                   k = device::matrix(device::shared_address(s_.k[tile_.at()]), 16, C::kHalves * 1024);
+#pragma unroll
+    for (int i = 0; i < C::kDim / 16; ++i)
+      device::multiply_ss(T{}, scores_, q + (i / 4 * (8192 >> 4) + i % 4 * 2),
+                          k + (i / 4 * (1024 >> 4) + i % 4 * 2), i > 0);
+    device::products_commit();
+  }
+  __device__ void scores_done() {
+    device::settle(scores_);
+    release(&s_.k_empty[tile_.at()]);
+  }
+
+  // Of the tile before.
+  __device__ void issue_values(const Weights& p, bool first) {
+    const Turn<C::kStages> before{tile_.count - 1};
+    device::barrier_wait(device::shared_address(&s_.v_full[before.at()]), before.parity());
+    device::products_fence();
+    const uint64_t v = device::matrix(device::shared_address(s_.v[before.at()]), 1024, C::kHalves * 1024);
+#pragma unroll
+    for (int i = 0; i < C::kKeys / 16; ++i)
+#pragma unroll
+      for (int part = 0; part < C::kParts; ++part)
+        device::multiply_rs(T{}, sums_[part], p + 4 * i,
+                            v + (part * (2 * 1024 >> 4) + i * (2 * C::kHalves * 1024 >> 4)), i > 0 || !first);
+    device::products_commit();
+  }
+  __device__ void values_done() {
+#pragma unroll
+    for (int part = 0; part < C::kParts; ++part) device::settle(sums_[part]);
+    release(&s_.v_empty[Turn<C::kStages>{tile_.count - 1}.at()]);
+  }
+
+  __device__ void release(uint64_t* barrier) const {
+    if (lane_ == 0) device::barrier_arrive(device::shared_address(barrier));
+  }
+
+  // Rows of the warp in a slot.
+  __device__ const Column* rows_of(const Turn<C::kSlots>& item) const {
+    return s_.rows[item.at()] + warp_ * 16;
+  }
+
+  // Whether the tile before is this row tile's first. kFlowing: then the row tile before has not been stored
+  // yet.
+  __device__ bool is_first() const { return left_ == s_.items[item_.at()].tiles - 1; }
+
+  __device__ void prepare() {
+    softmax_.prepare(s_.notes[tile_.count % kNotes], s_.items[item_.at()], rows_of(item_), scores_, rows_);
+  }
+  __device__ void begin_row(Weights& p) {
+    rows_.any = 0;
+    prepare();
+    softmax_.begin(scores_, p, rows_, rows_of(item_));
+  }
+
+  __device__ void first_tile(Weights& p) {
+    issue_scores();
+    device::products_wait<0>();
+    scores_done();
+    begin_row(p);
+    tile_.advance();
+    --left_;
+  }
+
+  // Scores and weights of the next tile, values of the one before; false, with those values still to come,
+  // where there is no next tile.
+  __device__ bool step(const Weights& p, Weights& next) {
+    const bool new_row = left_ == 0, first = is_first();
+    if (new_row && (!kFlowing || !next_item())) return false;
+    issue_scores();
+    if (kFlowing && first && item_.count > 0) store_rows(Turn<C::kSlots>{item_.count - 1});
+    issue_values(p, first);
+    device::products_wait<1>();
+    scores_done();
+    float factor[2] = {1, 1};
+    bool held = true;
+    if (new_row) {
+      end_row(Turn<C::kSlots>{item_.count - 1});
+      begin_row(next);
+    } else {
+      prepare();
+      held = softmax_.add(scores_, next, rows_, factor);
+    }
+    device::products_wait<0>();
+    values_done();
+    if (!held) scale(factor);
+    tile_.advance();
+    --left_;
+    return true;
+  }
+
+  __device__ void last_values(const Weights& p) {
+    issue_values(p, !kFlowing && is_first());  // kLeastTiles
+    device::products_wait<0>();
+    values_done();
+    const Turn<C::kSlots> old{kFlowing ? item_.count - 1 : item_.count};
+    end_row(old);
+    store_rows(old);
+  }
+
+  __device__ void scale(const float (&factor)[2]) {
+#pragma unroll
+    for (int part = 0; part < C::kParts; ++part)
+#pragma unroll
+      for (int k = 0; k < C::kPart; ++k) sums_[part][k] *= factor[k / 2 % 2];
+  }
+
+  __device__ void end_row(const Turn<C::kSlots>& item) {
+    softmax_.finish(rows_, s_.sums[item.at()] + warp_ * 16);
+    __syncwarp();
+  }
+
+  // What a row tile has come to. Its slot is free then: the query rows' place takes up the result on its way.
+  __device__ void store_rows(const Turn<C::kSlots>& item) {
+    char* staging = s_.q[item.at()] + warp_ / 4 * kGroupBytes + warp_ % 4 * 2048;
+    store_.store(s_.items[item.at()], rows_of(item), s_.sums[item.at()] + warp_ * 16, warp_ * 16, sums_,
+                 staging);
+    __syncwarp();
+    release(&s_.slot_empty[item.at()]);
+  }
+
+  typename C::Shared& s_;
+  const Softmax<C> softmax_;
+  const Store<C> store_;
+  const int lane_, warp_;
+  float scores_[C::kKeys / 2], sums_[C::kParts][C::kPart];
+  RowSums rows_{};
+  Turn<C::kSlots> item_{~0u};  // counts row tiles
+  Turn<C::kStages> tile_;      // counts tiles of keys, over all row tiles
+  int32_t left_ = 0;           // tiles of this row tile
+};
+
+}  // namespace tamis::cuda

@@ -1,0 +1,100 @@
+// Sizes of the prefill kernel, and what lies in the shared memory of a CTA.
+#pragma once
+
+#include "kernels/cuda/decode/columns.cuh"
+#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/prefill/args.h"
+
+namespace tamis::cuda {
+
+// A warpgroup that brings in, two that compute 64 query rows each.
+inline constexpr int kPrefillThreads = 384, kComputingWarps = 8;
+inline constexpr int kPrefillLists = 32;  // most lists that the rows of a tile belong to
+inline constexpr int kNotes = 4;          // a note outlives the keys' slot by less than two tiles
+
+inline constexpr int32_t kNowhere =
+    0x7FFFFF00;  // the token of a column that holds none: nobody sees that far
+
+// The bits of tokens [first, last) among `size` from `base` on.
+__device__ inline uint64_t token_range(int32_t first, int32_t last, int32_t base, int32_t size) {
+  const int32_t low = max(first - base, 0), high = min(last - base, size);
+  return high <= low ? 0 : (~uint64_t{0} >> (64 - (high - low))) << low;
+}
+// The same among 16.
+__device__ inline uint32_t token_range16(int32_t first, int32_t last, int32_t base) {
+  const int32_t low = max(first - base, 0), high = min(last - base, 16);
+  return high <= low ? 0 : (0xFFFFu >> (16 - (high - low))) << low;
+}
+
+// The rows of a tile: which they are, and the blocks that they attend to.
+struct PrefillItem {
+  DeviceTask task;  // bundle -1: there are no more items
+  Group group;      // `columns` rows are here
+  int32_t task_at;  // its number
+  int32_t tiles;    // of keys, at least kLeastTiles
+  int32_t list;     // of row 0
+  int32_t lists;    // of all rows
+  int64_t entry;    // of the first block
+  // Tokens that every row sees: listed ones below `end`, all of [window_begin, window_end) and below
+  // sink_end.
+  int32_t end, window_begin, window_end, sink_end;
+  // Tokens that some row may see: the same, of the row that sees most.
+  int32_t last_end, first_window, last_window, last_sink;
+};
+
+// A tile of keys, in groups of 16 columns.
+template <int kKeys>
+struct TileNote {
+  static constexpr int kGroups = kKeys / 16;
+  bool masked;             // some row does not see some column
+  bool holes;              // some column is seen by no row, and may hold anything
+  int32_t base[kGroups];   // token of a group's first column; far outside where there is none
+  uint16_t seen[kGroups];  // by some row
+  uint16_t listed[kPrefillLists][kGroups];  // where masked
+  int32_t page[kGroups], token[kGroups];    // of each block: where it lies; page -1: nowhere
+};
+
+template <class T_, int kDim_, bool kBent_>
+struct PrefillConfig {
+  using T = T_;
+  static constexpr int kDim = kDim_;
+  static constexpr bool kBent = kBent_;  // scores are capped, slanted or turned round
+  static constexpr int kKeys = kDim <= 128 ? 128 : 64;
+  static constexpr int kHalves = kDim / 64;
+  // With one slot for query rows a tile of rows is finished before the next begins.
+  static constexpr int kSlots = kDim <= 128 ? 2 : 1;
+  static constexpr int kStages = 2;
+  // Tiles of keys of a row tile, which may be empty: the results of the row tile before are stored during the
+  // second, and before that no third row tile has a slot.
+  static constexpr int kLeastTiles = kSlots;
+  static constexpr uint32_t kQueryBytes = kPrefillRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
+  // Of a thread: 128 that bring in, 256 that compute.
+  static constexpr int kFeedRegisters = 40, kComputeRegisters = 232;
+  // Accumulators of O, as parts that one product can write.
+  static constexpr int kParts = kDim <= 128 ? 1 : 2, kPart = kDim == 64 ? 32 : 64;
+
+  struct Shared {
+    alignas(1024) char q[kSlots][kQueryBytes];
+    alignas(1024) char k[kStages][kTileBytes];
+    alignas(1024) char v[kStages][kTileBytes];
+    PrefillItem items[kSlots];
+    Column rows[kSlots][kPrefillRows];
+    PartialSum sums[kSlots][kPrefillRows];  // of rows that have ended and are not stored yet
+    TileNote<kKeys> notes[kNotes];
+    alignas(8) uint64_t item_full[kSlots], q_full[kSlots], slot_empty[kSlots];
+    uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+    uint64_t v_landed;
+  };
+  static_assert(sizeof(Shared) <= 226 * 1024);
+};
+
+// A place in a ring of 1, 2 or 4, and the parity of the pass over it.
+template <uint32_t kPlaces>
+struct Turn {
+  uint32_t count = 0;
+  __device__ uint32_t at() const { return count % kPlaces; }
+  __device__ uint32_t parity() const { return count / kPlaces % 2; }
+  __device__ void advance() { ++count; }
+};
+
+}  // namespace tamis::cuda

@@ -1,0 +1,227 @@
+// Brings keys and values in: one warp each. The warp of the keys finds out where blocks lie and who sees
+// them, and leaves that in the tile's note for the others.
+#pragma once
+
+#include "kernels/cuda/prefill/config.cuh"
+
+namespace tamis::cuda {
+
+template <class C>
+class Feeder {
+ public:
+  static constexpr int kGroups = C::kKeys / 16;
+  using Note = TileNote<C::kKeys>;
+
+  __device__ Feeder(const PrefillArgs& args, typename C::Shared& shared) : a_(args), s_(shared) {}
+
+  __device__ void run_keys() {
+    Turn<C::kSlots> slot;
+    Turn<C::kStages> stage;
+    Turn<kNotes> note;
+    for (;; slot.advance()) {
+      device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
+      const PrefillItem& item = s_.items[slot.at()];
+      if (item.task.bundle < 0) return;
+      Place now = ask(item, 0);
+      for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
+        const Place next = ask(item, t + 1);
+        settle(item, &now);
+        // The note's last user has gone by when the slot of a later tile is free.
+        device::barrier_wait(device::shared_address(&s_.k_empty[stage.at()]), stage.parity() ^ 1);
+        write_note(item, t, now, &s_.notes[note.at()]);
+        const uint32_t full = device::shared_address(&s_.k_full[stage.at()]);
+        __syncwarp();
+        if (lane() == 0) device::barrier_arrive_and_expect(full, C::kTileBytes);
+        __syncwarp();
+        copy(a_.k, item, s_.notes[note.at()], device::shared_address(s_.k[stage.at()]), full);
+        now = next;
+      }
+      count(item);
+      __syncwarp();
+      if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
+    }
+  }
+
+  __device__ void run_values() {
+    Turn<C::kSlots> slot;
+    Turn<C::kStages> stage;
+    Turn<kNotes> note;
+    uint32_t landed = 0;
+    for (;; slot.advance()) {
+      device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
+      const PrefillItem& item = s_.items[slot.at()];
+      if (item.task.bundle < 0) return;
+      for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
+        // The note is there when the keys are. Their slot is not free before this warp knows: it would else
+        // miss the next time that they are there, and wait for ever.
+        device::barrier_wait(device::shared_address(&s_.k_full[stage.at()]), stage.parity());
+        __syncwarp();
+        if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.k_empty[stage.at()]));
+        device::barrier_wait(device::shared_address(&s_.v_empty[stage.at()]), stage.parity() ^ 1);
+        const Note& n = s_.notes[note.at()];
+        const uint32_t full = device::shared_address(&s_.v_full[stage.at()]),
+                       to = device::shared_address(s_.v[stage.at()]);
+        const uint32_t barrier = n.holes ? device::shared_address(&s_.v_landed) : full;
+        if (lane() == 0) device::barrier_arrive_and_expect(barrier, C::kTileBytes);
+        __syncwarp();
+        copy(a_.v, item, n, to, barrier);
+        if (!n.holes) continue;
+        device::barrier_wait(barrier, landed);
+        landed ^= 1;
+        fill_holes(n, to);
+        device::fence_async();
+        __syncwarp();
+        if (lane() == 0) device::barrier_arrive(full);
+      }
+      __syncwarp();
+      if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
+    }
+  }
+
+ private:
+  static __device__ int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  // Lane i knows block i % blocks of a tile, and of its lists every (32 / blocks)-th from i / blocks on.
+  struct Place {
+    int32_t block, page, token;  // block -1: there is none. page -1: nobody sees it
+    uint64_t word;               // of the first of the lane's lists
+  };
+
+  __device__ int log2_blocks() const { return (C::kKeys == 128 ? 7 : 6) - a_.step.log2_block; }
+  __device__ int32_t blocks() const { return 1 << log2_blocks(); }
+  __device__ int32_t block_here() const { return lane() & (blocks() - 1); }
+  __device__ int32_t list_here() const { return lane() >> log2_blocks(); }
+  __device__ int32_t lists_at_once() const { return 32 >> log2_blocks(); }
+
+  // Asks for what says where the lane's block of tile t lies; nothing waits for the answers yet.
+  __device__ Place ask(const PrefillItem& item, int32_t t) const {
+    Place p{-1, -1, 0, 0};
+    const int32_t at = t * blocks() + block_here();
+    if (at >= item.task.end - item.task.begin) return p;
+    if (a_.step.every_token) {
+      p.block = item.task.begin + at;
+      p.page = 0;
+      p.word = ~uint64_t{0};
+      return p;
+    }
+    const int64_t entry = item.entry + at;
+    p.block = a_.step.index.blocks[entry];
+    p.page = static_cast<int32_t>(a_.step.index.places[entry]);
+    if (list_here() < item.lists)
+      p.word = a_.step.index.members[entry * a_.step.index.lists + item.list + list_here()];
+    return p;
+  }
+
+  // From what was asked for to a page and a token of it.
+  __device__ void settle(const PrefillItem& item, Place* p) const {
+    if (p->block < 0 || p->page == -1) return;
+    const int32_t first = p->block << a_.step.log2_block;
+    const DecodePages& pages = a_.step.pages;
+    if (pages.table == nullptr) {
+      p->page = 0;
+      p->token = item.group.base_slot + first;
+    } else if (a_.step.every_token) {
+      const int32_t logical = quotient(static_cast<uint32_t>(first), pages.log2_page, pages.page_size);
+      const int32_t page = pages.table[item.group.request * pages.table_stride + logical];
+      p->page = page >= 0 && page < pages.pages ? page : -1;
+      p->token = first - logical * static_cast<int32_t>(pages.page_size);
+    } else {
+      const uint32_t place = static_cast<uint32_t>(p->page);
+      p->page = quotient(place, pages.log2_blocks, pages.blocks_a_page);
+      p->token = static_cast<int32_t>(
+          (place - static_cast<uint32_t>(p->page) * static_cast<uint32_t>(pages.blocks_a_page))
+          << a_.step.log2_block);
+    }
+  }
+
+  static __device__ int32_t quotient(uint32_t n, int32_t log2, int64_t by) {
+    return static_cast<int32_t>(log2 >= 0 ? n >> log2 : n / static_cast<uint32_t>(by));
+  }
+
+  __device__ void write_note(const PrefillItem& item, int32_t t, const Place& p, Note* note) const {
+    const int32_t size = 1 << a_.step.log2_block, groups = size / 16, first_group = block_here() * groups;
+    const bool here = p.block >= 0 && p.page >= 0;
+    const int32_t base = here ? p.block << a_.step.log2_block : kNowhere;
+    const uint64_t whole = word_mask(size);
+    uint64_t listed = 0;  // by some list of the lane's
+    bool full = true;     // by all of them
+    for (int32_t l = list_here(); l < item.lists; l += lists_at_once()) {
+      uint64_t word = 0;
+      if (here)
+        word = l == list_here() || a_.step.every_token
+                   ? p.word
+                   : a_.step.index.members[(item.entry + t * blocks() + block_here()) * a_.step.index.lists +
+                                           item.list + l];
+      listed |= word;
+      full = full && (word & whole) == whole;
+      for (int32_t g = 0; g < groups; ++g)
+        note->listed[l][first_group + g] = static_cast<uint16_t>(word >> (16 * g));
+    }
+    for (int d = blocks(); d < 32; d <<= 1) {
+      listed |= __shfl_xor_sync(~0u, listed, d);
+      full = static_cast<bool>(__shfl_xor_sync(~0u, static_cast<int>(full), d)) && full;
+    }
+    const int32_t last = base + size;
+    const bool plain = here && ((full && last <= item.end) || last <= item.sink_end ||
+                                (base >= item.window_begin && last <= item.window_end));
+    uint64_t seen = 0;
+    if (here) {
+      seen = (listed & token_range(0, item.last_end, base, size)) |
+             token_range(0, item.last_sink, base, size) |
+             token_range(item.first_window, item.last_window, base, size);
+    }
+    const bool hole = here && (seen & whole) != whole;
+    const bool masked = __any_sync(~0u, !plain), holes = __any_sync(~0u, hole);
+    if (lane() == 0) {
+      note->masked = masked;
+      note->holes = holes;
+    }
+    if (list_here() != 0) return;
+    note->page[block_here()] = here ? p.page : -1;
+    note->token[block_here()] = p.token;
+    for (int32_t g = 0; g < groups; ++g) {
+      note->base[first_group + g] = base == kNowhere ? kNowhere : base + 16 * g;
+      note->seen[first_group + g] = here ? static_cast<uint16_t>(seen >> (16 * g)) : 0xFFFF;
+    }
+  }
+
+  // The boxes of a tile: a lane a block.
+  __device__ void copy(const PrefillSide& side, const PrefillItem& item, const Note& note, uint32_t to,
+                       uint32_t barrier) const {
+    if (lane() >= blocks()) return;
+    const int32_t page = note.page[lane()], token = note.token[lane()], size = 1 << a_.step.log2_block;
+    const int32_t at = page < 0 ? side.outside : page * side.page_apart + item.group.kv_head;
+    const uint32_t from_here = to + lane() * size * C::kDim * 2;
+    if (a_.kv_rows == 0 || page < 0 || token + size <= a_.kv_rows) {
+      device::copy_box(from_here, side.block, barrier, 0, token, 0, 0, at);
+      return;
+    }
+    for (int32_t g = 0; g < size / 8; ++g)
+      device::copy_box(from_here + g * 8 * C::kDim * 2, side.group, barrier, 0, token + g * 8, 0, 0, at);
+  }
+
+  // Values that no row sees may be anything, and 0 times NaN is NaN: zeros instead. Lines are whole, so how
+  // pieces are permuted does not matter.
+  __device__ void fill_holes(const Note& note, uint32_t to) const {
+    for (int32_t i = lane() / 8; i < C::kKeys; i += 4) {
+      if (note.seen[i / 16] >> (i % 16) & 1) continue;
+      const uint32_t line = to + i / 8 * (8 * C::kDim * 2) + i % 8 * 128 + lane() % 8 * 16;
+#pragma unroll
+      for (int h = 0; h < C::kHalves; ++h) device::store_piece(line + h * 1024, make_uint4(0, 0, 0, 0));
+    }
+  }
+
+  __device__ void count(const PrefillItem& item) const {
+    StepCounters* counters = a_.step.counters;
+    if (counters == nullptr || lane() != 0) return;
+    atomicAdd(&counters->tasks, 1ull);
+    atomicAdd(&counters->tiles, static_cast<unsigned long long>(item.tiles * (C::kKeys / 64)));
+    atomicAdd(&counters->tokens_loaded, static_cast<unsigned long long>(item.task.end - item.task.begin)
+                                            << a_.step.log2_block);
+  }
+
+  const PrefillArgs& a_;
+  typename C::Shared& s_;
+};
+
+}  // namespace tamis::cuda

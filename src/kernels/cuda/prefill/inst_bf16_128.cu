@@ -1,0 +1,9 @@
+#include "kernels/cuda/prefill/instances.cuh"
+
+namespace tamis::cuda {
+
+Status launch_prefill_bf16_128(const PrefillKey& key, const PrefillArgs& args, unsigned ctas, void* stream) {
+  return launch_prefill_dim<device::BF16, 128>(key, args, ctas, stream);
+}
+
+}  // namespace tamis::cuda

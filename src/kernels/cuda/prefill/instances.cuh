@@ -1,0 +1,56 @@
+// What an inst_*.cu holds: the instances of one element type and padded head size.
+#pragma once
+
+#include "core/launch.h"
+#include "kernels/cuda/prefill/kernel.cuh"
+#include "kernels/cuda/prefill/launch.h"
+#include "kernels/cuda/prefill/redo.cuh"
+
+namespace tamis::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(kPrefillThreads, 1) prefill_kernel(const __grid_constant__ PrefillArgs a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // other devices are refused before the launch
+  extern __shared__ __align__(1024) char memory[];
+  device::wait_for_predecessor();
+  device::let_successor_start();
+  const int32_t code = verdict_of(a.step);
+  if (code == 0) return attend_tiles<C>(a, *reinterpret_cast<typename C::Shared*>(memory));
+  if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && threadIdx.x == 0)
+    a.step.control->verdict = {code, -1, -1, -1, 0};
+  refuse(a.step, code == static_cast<int32_t>(Code::kInvalidArgument));
+#endif
+}
+
+template <class C>
+__global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
+    redo_kernel(const __grid_constant__ PrefillArgs a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char memory[];
+  device::wait_for_predecessor();
+  device::let_successor_start();
+  redo_rows<C>(a, *reinterpret_cast<typename C::Shared*>(memory));
+#endif
+}
+
+template <class T, int kDim>
+Status launch_prefill_dim(const PrefillKey& key, const PrefillArgs& args, unsigned ctas, void* stream) {
+  using Plain = PrefillConfig<T, kDim, false>;
+  using Bent = PrefillConfig<T, kDim, true>;
+  using Redo = DecodeConfig<T, kDim, kDim <= 128 ? 2 : 1, true, Feeding::kEither>;
+  const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  const device::Grid grid{.blocks = dim3(ctas),
+                          .threads = kPrefillThreads,
+                          .shared_bytes = static_cast<int64_t>(sizeof(typename Plain::Shared)),
+                          .early = true};
+  TAMIS_RETURN_IF_ERROR(key.bent ? device::launch<&prefill_kernel<Bent>>(grid, args, on, "prefill")
+                                 : device::launch<&prefill_kernel<Plain>>(grid, args, on, "prefill"));
+  return device::launch<&redo_kernel<Redo>>(
+      {.blocks = dim3(ctas),
+       .threads = kDecodeThreads,
+       .shared_bytes = static_cast<int64_t>(sizeof(typename Redo::Shared)),
+       .early = true},
+      args, on, "prefill");
+}
+
+}  // namespace tamis::cuda

@@ -1,0 +1,47 @@
+#include "kernels/cuda/prefill/launch.h"
+
+#include "core/launch.h"
+#include "kernels/cuda/decode/launch.h"
+
+namespace tamis::cuda {
+namespace {
+
+// CTAs that stay: one a multiprocessor.
+Status count_ctas(unsigned* ctas) {
+  int device = 0, count = 0, major = 0, minor = 0;
+  TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaGetDevice(&device), "prefill"));
+  for (const auto& [value, attribute] : {std::pair{&count, cudaDevAttrMultiProcessorCount},
+                                         {&major, cudaDevAttrComputeCapabilityMajor},
+                                         {&minor, cudaDevAttrComputeCapabilityMinor}})
+    TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaDeviceGetAttribute(value, attribute, device), "prefill"));
+  if (major != 9 || minor != 0)
+    return {Code::kUnsupported, text("prefill: compute capability ", major, ".", minor,
+                                     "; nearest: 9.0 (engine decode runs on 8.0 and later)")};
+  *ctas = static_cast<unsigned>(count);
+  return {};
+}
+
+}  // namespace
+
+Status launch_prefill(const PrefillKey& key, const PrefillArgs& args, void* stream) {
+  unsigned ctas = 0;
+  TAMIS_RETURN_IF_ERROR(count_ctas(&ctas));
+  const bool bf16 = key.dtype == DType::kBF16;
+  PrefillLaunch launch = nullptr;
+  switch (key.dim) {
+    case 64:
+      launch = bf16 ? launch_prefill_bf16_64 : launch_prefill_f16_64;
+      break;
+    case 128:
+      launch = bf16 ? launch_prefill_bf16_128 : launch_prefill_f16_128;
+      break;
+    case 256:
+      launch = bf16 ? launch_prefill_bf16_256 : launch_prefill_f16_256;
+      break;
+    default:
+      return {Code::kUnsupported, text("head_dim: no prefill kernel is padded to ", key.dim)};
+  }
+  return launch(key, args, ctas, stream);
+}
+
+}  // namespace tamis::cuda

@@ -1,0 +1,20 @@
+// A device step on the host: the kernels' own code, thread by thread.
+#pragma once
+
+#include "index/device.h"
+#include "kernels/cuda/prefill/launch.h"
+#include "plan/device.h"
+
+namespace tamis::testing {
+
+// Each returns what went wrong in the machine: a deadlock, a barrier or an instruction used against its
+// rules.
+std::string emulate_normalize(const index::NormalizeArgs& args, const index::NormalizeShared& shared,
+                              uint64_t seed);
+std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed);
+
+// With `args.k` and `args.v` still without maps. ctas: that stay.
+std::string emulate_prefill(const cuda::PrefillKey& key, cuda::PrefillArgs args, const cuda::SideShape& side,
+                            int ctas, uint64_t seed);
+
+}  // namespace tamis::testing

@@ -1,0 +1,258 @@
+// The prefill kernel's own code on the host, against the reference: random problems over its grid of support,
+// in orders of threads that a seed draws. What only a device can show is tests/cuda's.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "attention/step_args.h"
+#include "cuda/draw.h"
+#include "emulated/steps/emulate.h"
+
+namespace tamis {
+namespace {
+
+using namespace testing;  // NOLINT: the vocabulary of support/
+
+// Memory on a 256-byte line, full of 0xFF.
+class Lines {
+ public:
+  explicit Lines(int64_t bytes) : memory_(static_cast<size_t>(bytes) + 256, 0xFF) {
+    void* at = memory_.data();
+    size_t room = memory_.size();
+    data_ = std::align(256, static_cast<size_t>(bytes), at, room);
+  }
+  void* data() const { return data_; }
+
+ private:
+  std::vector<unsigned char> memory_;
+  void* data_;
+};
+
+// normalize, schedule, run.
+class Step {
+ public:
+  Step(const Problem& p, const cuda::StepPlan& plan, uint64_t seed)
+      : p_(p),
+        plan_(plan),
+        shape_(*describe(p)),
+        seed_(seed),
+        control_(plan.bytes.control),
+        index_(plan.bytes.index),
+        scratch_(plan.bytes.scratch),
+        buffers_{control_.data(), index_.data(), scratch_.data(), plan.bytes} {}
+
+  Ran run(DType dtype, Placement how, int ctas) {
+    Ran r;
+    const index::NormalizeShared shared = cuda::shared_of(plan_, p_.candidates);
+    const index::NormalizeArgs normalize = cuda::normalize_args(plan_, p_, shape_, buffers_, shared);
+    r.damage = emulate_normalize(normalize, shared, seed_);
+    if (!r.damage.empty()) return r;
+    std::memset(control_.data(), 0, static_cast<size_t>(plan_.bytes.control));  // as clear() does
+    r.damage = emulate_schedule(cuda::schedule_args(plan_, buffers_), seed_);
+    if (!r.damage.empty()) return r;
+    const DeviceControl& control = *static_cast<const DeviceControl*>(control_.data());
+    if (control.verdict.code != 0) r.status = {static_cast<Code>(control.verdict.code), "verdict"};
+    Guarded out(dtype, {shape_.total_q, shape_.q_heads, shape_.v_head_dim}, how),
+        lse(DType::kF32, {shape_.total_q, shape_.q_heads}, how);
+    OutView view;
+    view.out = out.view();
+    view.lse = lse.view();
+    counters = {};
+    for (int repeat = 0; repeat < 2 && r.damage.empty(); ++repeat)  // counters come back to 0 by themselves
+      r.damage = emulate_prefill(
+          cuda::prefill_key(p_, shape_), cuda::prefill_args(plan_, p_, shape_, view, buffers_, &counters),
+          cuda::shape_of_side(plan_, shape_), ctas, seed_ + static_cast<uint64_t>(repeat));
+    r.out = out.values();
+    r.lse = lse.values();
+    if (!out.fences_stand() || !lse.fences_stand()) r.damage += "a fence of out or lse fell; ";
+    return r;
+  }
+
+  cuda::StepCounters counters{};
+
+ private:
+  const Problem& p_;
+  const cuda::StepPlan& plan_;
+  const Shape shape_;
+  const uint64_t seed_;
+  Lines control_, index_, scratch_;
+  cuda::StepBuffers buffers_;
+};
+
+Spec small_spec(int64_t dim) {
+  return {.kv_len = {300, 130},
+          .q_len = {40, 3},
+          .q_heads = 4,
+          .kv_heads = 2,
+          .head_dim = dim,
+          .v_head_dim = dim,
+          .dtype = DType::kBF16,
+          .page_size = 16,
+          .q = q_noise(4),
+          .k = kv_noise(5),
+          .v = kv_noise(6)};
+}
+
+cuda::StepPlan planned(const Problem& p, cuda::StepOptions o = {}) {
+  o.engine = cuda::Engine::kPrefill;
+  o.load = cuda::Load::kBlocks;
+  const Result<cuda::StepPlan> plan = cuda::plan_step(p, o);
+  if (!plan.ok()) throw std::runtime_error("plan_step: " + plan.status().message());
+  return *plan;
+}
+
+// How often a long search may be asked for.
+int64_t seeds() { return number_from("TAMIS_EMULATED_SEEDS", 4); }
+
+TEST(EmulatedPrefill, FullAttention) {
+  for (const int64_t dim : {64, 128, 256}) {
+    TestProblem t(small_spec(dim));
+    t.all();
+    const Wanted want = wanted(t.problem);
+    const cuda::StepPlan plan = planned(t.problem);
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      EXPECT_EQ(complaint(Step(t.problem, plan, 1).run(dtype, Placement::kDense, 2), want.answer,
+                          want.tolerance, dtype),
+                "")
+          << dim;
+  }
+}
+
+TEST(EmulatedPrefill, TheReferenceAgrees) {
+  const int64_t count = number_from("TAMIS_EMULATED_PROBLEMS", 16);
+  int64_t ran = 0;
+  for (int64_t number = first_problem(); ran < count; ++number) {
+    Dice d(number);
+    const Spec s = draw_prefill_sizes(d);
+    TestProblem t = draw_problem(d, s, true);
+    const Result<reference::Sets> sets = reference::build_sets(t.problem);
+    ASSERT_TRUE(sets.ok()) << sets.status().message();
+    t.poison_outside(*sets, d.of({kNaN, kInf, -kInf, 6e4}));
+    Buffers keep;
+    // With gaps everywhere, pages do not lie a whole number of heads apart.
+    const Strides strides = s.page_size > 0 ? d.of({Strides::kDense, Strides::kOneTensor})
+                                            : d.of({Strides::kDense, Strides::kGaps, Strides::kOneTensor});
+    const Problem p = arranged(t.problem, strides, &keep);
+    cuda::StepOptions o = draw_options(d);
+    o.load = cuda::Load::kBlocks;
+    if (s.page_size % std::max(16, o.block) != 0) o.block = 16;
+    o.engine = cuda::Engine::kPrefill;
+    const DType dtype = d.of({DType::kF32, DType::kF16, DType::kBF16, s.dtype});
+    const Placement how = d.of({Placement::kDense, Placement::kGaps});
+    SCOPED_TRACE(::testing::Message() << "TAMIS_CUDA_FIRST=" << number << ": block " << o.block << ", "
+                                      << path_name(o.plan.path) << ", splits " << o.plan.splits << ", D "
+                                      << s.head_dim << ", Dv " << s.v_head_dim << ", page " << s.page_size);
+    const Result<cuda::StepPlan> plan = cuda::plan_step(p, o);
+    if (plan.status().code() == Code::kUnsupported) continue;  // K and V in one tensor, of odd head sizes
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const Wanted want = wanted(p);
+    Step step(p, *plan, static_cast<uint64_t>(number));
+    ASSERT_EQ(
+        complaint(step.run(dtype, how, static_cast<int>(d.from(1, 3))), want.answer, want.tolerance, dtype),
+        "");
+    ASSERT_EQ(static_cast<int64_t>(step.counters.empty_rows),
+              2 * want.answer.sets.empty_rows * (describe(p)->q_heads / describe(p)->index_heads));
+    EXPECT_EQ(step.counters.rows_redone, 0u);
+    ++ran;
+  }
+}
+
+// Neither who comes first nor how many CTAs there are is in the bits; nor are pages.
+TEST(EmulatedPrefill, BitsDependOnTheProblemAlone) {
+  for (const int64_t splits : {1, 3}) {
+    Ran first;
+    for (const int64_t page : {0, 16, 48, 64, 128, 256})
+      for (int64_t seed = 0; seed < (page == 0 ? seeds() : 1); ++seed) {
+        Spec s = small_spec(64);
+        s.page_size = page;
+        TestProblem t(s);
+        Rows rows;
+        for (int32_t r = 0; r < 8; ++r) {
+          rows.emplace_back();
+          for (int32_t e = r % 3; e < (r < 6 ? 18 : 8); e += 1 + r % 2) rows.back().push_back(e);
+        }
+        t.problem.candidates.unit = 16;
+        t.problem.candidates.query_block = 16;
+        t.problem.candidates.index_heads = 2;
+        t.csr(rows);
+        cuda::StepOptions o{.block = 16};
+        o.plan.splits = splits;
+        const cuda::StepPlan plan = planned(t.problem, o);
+        Ran r = Step(t.problem, plan, static_cast<uint64_t>(seed))
+                    .run(DType::kF32, Placement::kDense, 1 + static_cast<int>(seed % 3));
+        ASSERT_EQ(r.damage, "") << "page " << page << ", seed " << seed;
+        if (first.out.empty())
+          first = r;
+        else
+          ASSERT_EQ(unlike(first, r), "") << "page " << page << ", seed " << seed;
+      }
+  }
+}
+
+// Maxima that grow from tile to tile, that fall, and logits of +-1e4: the weights of a tile are made without
+// a look at its maximum as long as that serves.
+TEST(EmulatedPrefill, GrowingMaxima) {
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const double slope : {0.01, 1.0, -1.0, 40.0, -40.0}) {
+      Spec s = small_spec(64);
+      s.kv_len = {700};
+      s.q_len = {20};
+      s.dtype = dtype;
+      s.q = [](int64_t i, int64_t h, int64_t d) { return d == 0 ? 2.0 : noise(1, i, h, d); };
+      s.k = [slope](int64_t b, int64_t t, int64_t h, int64_t d) {
+        return d == 0 ? slope * static_cast<double>(t) : noise(2, b, t, h, d);
+      };
+      TestProblem t(s);
+      t.all();
+      const Wanted want = wanted(t.problem);
+      const cuda::StepPlan plan = planned(t.problem);
+      EXPECT_EQ(complaint(Step(t.problem, plan, 3).run(DType::kF32, Placement::kDense, 2), want.answer,
+                          want.tolerance),
+                "")
+          << dtype_name(dtype) << ", slope " << slope;
+    }
+}
+
+// A V that is not finite reaches the rows that select it and no other: such rows are left to the second
+// kernel.
+TEST(EmulatedPrefill, ValuesThatAreNotFinite) {
+  for (const double value : {kNaN, kInf})
+    for (const int64_t splits : {1, 2}) {
+      Spec s = small_spec(128);
+      s.v = [value](int64_t b, int64_t t, int64_t h, int64_t d) {
+        return b == 0 && t == 290 && h == 1 && d == 3 ? value : noise(6, b, t, h, d);
+      };
+      TestProblem t(s);
+      t.all();  // causal: of 40 queries at positions 260 to 299 ten see token 290
+      const Wanted want = wanted(t.problem);
+      cuda::StepOptions o;
+      o.plan.splits = splits;
+      const cuda::StepPlan plan = planned(t.problem, o);
+      Step step(t.problem, plan, 5);
+      EXPECT_EQ(complaint(step.run(DType::kF32, Placement::kDense, 2), want.answer, want.tolerance), "")
+          << value << ", splits " << splits;
+      EXPECT_GT(step.counters.rows_redone, 0u);
+    }
+}
+
+// Keys that are not finite, where no row selects them, where some do, and where all of a row's are -inf.
+TEST(EmulatedPrefill, KeysThatAreNotFinite) {
+  for (const double value : {kNaN, kInf, -kInf}) {
+    Spec s = small_spec(64);
+    s.q = [](int64_t, int64_t, int64_t d) { return d == 0 ? 1.0 : 0.25; };
+    s.k = [value](int64_t b, int64_t t, int64_t h, int64_t d) {
+      return b == 0 && t == 280 && d == 0 ? value : noise(5, b, t, h, d);
+    };
+    TestProblem t(s);
+    t.all();
+    const Wanted want = wanted(t.problem);
+    const cuda::StepPlan plan = planned(t.problem);
+    EXPECT_EQ(complaint(Step(t.problem, plan, 6).run(DType::kF32, Placement::kDense, 2), want.answer,
+                        want.tolerance),
+              "")
+        << value;
+  }
+}
+
+}  // namespace
+}  // namespace tamis
