@@ -33,7 +33,8 @@ std::string attend(const cuda::PrefillArgs& args, int ctas, uint64_t seed) {
                         .threads = cuda::kPrefillThreads,
                         .shared_bytes = sizeof(typename C::Shared),
                         .seed = seed,
-                        .resident = ctas},
+                        .resident = ctas,
+                        .step_limit = 20'000'000},
                        [&](char* memory) {
                          if (cuda::verdict_of(args.step) != 0) return cuda::refuse(args.step, false);
                          cuda::attend_tiles<C>(args, *reinterpret_cast<typename C::Shared*>(memory));
@@ -51,7 +52,8 @@ std::string run_dim(bool bent, const cuda::PrefillArgs& args, int ctas, uint64_t
                         .threads = cuda::kDecodeThreads,
                         .shared_bytes = sizeof(typename Redo::Shared),
                         .seed = seed,
-                        .resident = ctas},
+                        .resident = ctas,
+                        .step_limit = 20'000'000},
                        [&](char* memory) {
                          cuda::redo_rows<Redo>(args, *reinterpret_cast<typename Redo::Shared*>(memory));
                        })
@@ -94,8 +96,9 @@ std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed) {
       .error;
 }
 
-std::string emulate_prefill(const cuda::PrefillKey& key, cuda::PrefillArgs args, const cuda::SideShape& side,
-                            int ctas, uint64_t seed) {
+std::string emulate_prefill(const cuda::PrefillKey& key, const cuda::PrefillArgs& without_maps,
+                            const cuda::SideShape& side, int ctas, uint64_t seed) {
+  cuda::PrefillArgs args = without_maps;
   set_maps(args.step.k, side, key.dim, &args.k);
   set_maps(args.step.v, side, key.dim, &args.v);
   return key.dtype == DType::kBF16 ? run_type<device::BF16>(key, args, ctas, seed)

@@ -13,8 +13,8 @@ std::string emulate_normalize(const index::NormalizeArgs& args, const index::Nor
                               uint64_t seed);
 std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed);
 
-// With `args.k` and `args.v` still without maps. ctas: that stay.
-std::string emulate_prefill(const cuda::PrefillKey& key, cuda::PrefillArgs args, const cuda::SideShape& side,
-                            int ctas, uint64_t seed);
+// `without_maps`: tensor maps are made here. ctas: that stay.
+std::string emulate_prefill(const cuda::PrefillKey& key, const cuda::PrefillArgs& without_maps,
+                            const cuda::SideShape& side, int ctas, uint64_t seed);
 
 }  // namespace tamis::testing
