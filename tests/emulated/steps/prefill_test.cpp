@@ -161,11 +161,12 @@ TEST(EmulatedPrefill, TheReferenceAgrees) {
   }
 }
 
-// Window and sink reach into blocks that no list has, and end inside them.
+// Window and sink reach into blocks that no list has, and end inside them; also where they fill whole tiles.
 TEST(EmulatedPrefill, WindowAndSinkEndInsideABlock) {
-  for (const auto& [sink, window] : {std::pair{20, 0}, {5, 0}, {0, 21}, {33, 40}, {16, 16}}) {
+  for (const auto& [sink, window] :
+       {std::pair{20, 0}, {5, 0}, {0, 21}, {33, 40}, {16, 16}, {250, 0}, {0, 300}}) {
     Spec s = small_spec(64);
-    s.kv_len = {200};
+    s.kv_len = {sink + window > 200 ? 400 : 200};
     s.q_len = {33};
     TestProblem t(s);
     t.problem.candidates.unit = 16;
