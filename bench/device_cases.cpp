@@ -1,5 +1,8 @@
 #include "device_cases.h"
 
+#include <iterator>
+#include <utility>
+
 #include "core/checks.h"
 #include "device_decode.h"
 #include "device_environment.h"
@@ -125,6 +128,8 @@ std::vector<Case> device_cases() {
     all.push_back(step(text("decode64k.b", b, ".dense"), "every token of 64K, contiguous, " + of_requests(b),
                        {.requests = b, .dense = true}));
   for (const Cell& c : kCells) all.push_back(cell(c));
+  std::vector<Case> prefill = device_prefill_cases();
+  std::move(prefill.begin(), prefill.end(), std::back_inserter(all));
   return all;
 }
 

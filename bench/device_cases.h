@@ -10,6 +10,8 @@ namespace tamis::bench {
 
 // Case names start with "cuda."; readings are named without it (docs/benchmarks.md).
 std::vector<Case> device_cases();
+// Those of prefill among them.
+std::vector<Case> device_prefill_cases();
 
 // The device, its ceilings, and what names it in the record. device_error where there is none.
 Result<std::unique_ptr<DeviceLab>> start_device(Session* session, Record* record);

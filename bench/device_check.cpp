@@ -102,7 +102,8 @@ class HostRequest {
   std::vector<int32_t> lengths_, bounds_, table_, indptr_{0}, indices_;
 };
 
-// Tokens of a bundle of one list, ascending.
+}  // namespace
+
 std::vector<int32_t> tokens_of(const cuda::FetchedBundle& bundle, int32_t block) {
   std::vector<int32_t> tokens;
   for (size_t j = 0; j < bundle.blocks.size(); ++j)
@@ -110,8 +111,6 @@ std::vector<int32_t> tokens_of(const cuda::FetchedBundle& bundle, int32_t block)
       if (bundle.members[j] >> bit & 1) tokens.push_back(bundle.blocks[j] * block + bit);
   return tokens;
 }
-
-}  // namespace
 
 Result<Judged> judge_request(const StepSets& sets, int64_t turn, int64_t request) {
   HostRequest host(sets, turn, request);

@@ -17,4 +17,7 @@ struct JudgedSets {
 Result<JudgedSets> judge_sets(const StepSets& sets, int64_t turn, const StepMemory& memory,
                               const DeviceStream& stream);
 
+// Tokens of a bundle of one list, ascending.
+std::vector<int32_t> tokens_of(const cuda::FetchedBundle& bundle, int32_t block);
+
 }  // namespace tamis::bench

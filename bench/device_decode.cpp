@@ -159,7 +159,13 @@ class StepBench {
       if (!s.ok()) return s;
     }
     if (Status s = describe_plan(&*find(attend_name())); !s.ok()) return s;
-    if (with_parts_) readings.push_back(sum_of_parts(series, find(whole_name())->time.median));
+    if (!with_parts_) return readings;
+    readings.push_back(sum_of_parts(name_ + ".step_parts", series,
+                                    {{"normalize", part_name("normalize")},
+                                     {"schedule", part_name("schedule")},
+                                     {"attend", attend_name()}},
+                                    find(whole_name())->time.median));
+    readings.back().description = sets_->description();
     return readings;
   }
 
@@ -197,31 +203,6 @@ class StepBench {
                                  {"rows_redone", c.rows_redone},
                                  {"stale_rows", c.stale_rows}};
     return {};
-  }
-
-  // Of each round the sum of its three events.
-  Reading sum_of_parts(const std::vector<DeviceSeries>& series, double whole) const {
-    Series sum{.name = name_ + ".step_parts", .us = {}, .warmup = series[0].series.warmup, .note = {}};
-    sum.note = series[0].series.note;
-    Json medians = Json::object();
-    double of_medians = 0;
-    for (const auto& [key, name] : {std::pair<const char*, std::string>{"normalize", part_name("normalize")},
-                                    {"schedule", part_name("schedule")},
-                                    {"attend", attend_name()}})
-      for (const DeviceSeries& d : series) {
-        if (d.series.name != name) continue;
-        sum.us.resize(d.series.us.size());
-        for (size_t i = 0; i < sum.us.size(); ++i) sum.us[i] += d.series.us[i];
-        sum.whole_us += d.series.whole_us;
-        const double median = summarize(d.series.us).median;
-        medians[key] = median, of_medians += median;
-      }
-    Reading r = reading_of(sum);
-    r.description = sets_->description();
-    r.more["parts_us"] = std::move(medians);
-    r.more["whole_us"] = whole;
-    r.more["overlap_us"] = of_medians - whole;
-    return r;
   }
 
   Session& session_;

@@ -137,4 +137,25 @@ Reading reading_of(const DeviceSeries& d) {
   return r;
 }
 
+Reading sum_of_parts(const std::string& name, const std::vector<DeviceSeries>& series,
+                     const std::vector<std::pair<std::string, std::string>>& parts, double whole_us) {
+  Series sum{.name = name, .us = {}, .warmup = series[0].series.warmup, .note = series[0].series.note};
+  Json medians = Json::object();
+  double of_medians = 0;
+  for (const auto& [key, part] : parts)
+    for (const DeviceSeries& d : series) {
+      if (d.series.name != part) continue;
+      sum.us.resize(d.series.us.size());
+      for (size_t i = 0; i < sum.us.size(); ++i) sum.us[i] += d.series.us[i];
+      sum.whole_us += d.series.whole_us;
+      const double median = summarize(d.series.us).median;
+      medians[key] = median, of_medians += median;
+    }
+  Reading r = reading_of(sum);
+  r.more["parts_us"] = std::move(medians);
+  r.more["whole_us"] = whole_us;
+  r.more["overlap_us"] = of_medians - whole_us;
+  return r;
+}
+
 }  // namespace tamis::bench

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device_graph.h"
@@ -50,5 +51,10 @@ Result<std::vector<DeviceSeries>> measure_device(DeviceLab& lab,
                                                  const Protocol& protocol);
 
 Reading reading_of(const DeviceSeries& series);
+
+// Of each round the sum of the events of `parts`, (key, name of a series) each: medians in `parts_us`, and
+// `overlap_us`, their sum less the median of the whole.
+Reading sum_of_parts(const std::string& name, const std::vector<DeviceSeries>& series,
+                     const std::vector<std::pair<std::string, std::string>>& parts, double whole_us);
 
 }  // namespace tamis::bench

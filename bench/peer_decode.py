@@ -146,9 +146,26 @@ class Work:
 
     # -------------------------------------------------------------------- checking and counting
 
+    def kind(self, reading):
+        """Which work a reading is, for `reference`, `counted` and `case`: whether pages are selected."""
+        return reading != "dense"
+
+    def nodes(self):
+        return self.turns * (2 if self.b == 8 else 1)  # an event is over 100 us
+
     def checked(self):
         """The first request and the last, whose memory lies farthest."""
         return sorted({0, self.b - 1})
+
+    def checked_rows(self, kind):
+        return self.sizes.q_heads * len(self.checked())
+
+    def results(self, out, kind):
+        """What `reference` is compared with."""
+        return out.reshape(self.b, self.sizes.q_heads, self.sizes.dim)[self.checked()].double()
+
+    def finish(self, readings):
+        """Adds what only all readings of the case together tell."""
 
     def reference(self, turn, selected):
         """Of the checked requests, in float64: [checked, Hq, D]."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Dense and selected decode on a CUDA device beside everybody who can do it, in one process and over one K and V:
+"""Decode and prefill on a CUDA device beside everybody who can do it, in one process and over one K and V:
 peers.py [NAME ...] [--library libtamis.so] [--budget SECONDS] [--samples N] [--out FILE] [--plot FILE]
 
 Every contender is a CUDA graph of all turns, timed by events in random order, and judged by a float64 reference in the
@@ -21,6 +21,7 @@ import time
 import peer_contenders as contenders
 import peer_device as dev
 import peer_plot
+import peer_prefill
 import peer_record as rec
 import tamis_ctypes as t
 from peer_decode import Work
@@ -29,8 +30,10 @@ TURNS = {1: 20, 8: 3, 64: 1}  # a cycle of selected decode reads some 330 MiB an
 WRONG = 0.1                   # of the largest value of the reference: beyond it a result is no result
 
 
-def nodes_of(work):
-    return work.turns * (2 if work.b == 8 else 1)  # an event is over 100 us
+# name -> (work of (torch, library), contenders of it)
+CASES = {**{f"decode64k.b{b}": (lambda torch, library, b=b: Work(torch, library, b, TURNS[b]), lambda: contenders.ALL)
+            for b in TURNS},
+         "prefill": (peer_prefill.Prefill, peer_prefill.contenders)}
 
 
 def skip(record, name, peer, why):
@@ -39,40 +42,38 @@ def skip(record, name, peer, why):
 
 # ---------------------------------------------------------------------------- one case
 
-def set_up(torch, work, name, record, budget):
+def set_up(torch, work, name, listed, record, budget):
     """{(reading, peer): (Made, Event)}; whoever refuses is in `skipped`. A device that answers no more raises."""
     ready = {}
-    for reading, peer, make in contenders.ALL:
+    for reading, peer, make in listed:
         key = (f"{name}.{reading}", peer)
         if budget.spent():
             skip(record, *key, "the budget was spent before its set-up")
             continue
         try:
             made = make(work)
-            ready[key] = made, dev.Event(torch, made.call, work.turns, nodes_of(work), made.host)
+            ready[key] = made, dev.Event(torch, made.call, work.turns, work.nodes(), made.host)
         except Exception as error:  # whatever a contender refuses with goes on record
             skip(record, *key, dev.first_line(error))
             torch.cuda.synchronize()
     return ready
 
 
-def error_of(torch, work, made, event, want):
-    """Largest difference of turn 0's checked requests after one more event over poisoned outputs; None: not finite."""
+def error_of(torch, work, kind, made, event, want):
+    """Largest difference of turn 0's checked results after one more event over poisoned outputs; None: not finite."""
     for out in made.outs:
         out.fill_(float("nan"))
     event.run()
     torch.cuda.synchronize()
-    s = work.sizes
-    got = made.outs[0].reshape(work.b, s.q_heads, s.dim)[work.checked()].double()
-    error = float((got - want).abs().max())
+    error = float((work.results(made.outs[0], kind) - want).abs().max())
     return error if math.isfinite(error) else None
 
 
-def run_case(torch, library, name, requests, record, samples, budget, cases_left, first):
+def run_case(torch, library, name, record, samples, budget, cases_left, first):
     begun = time.monotonic()
-    work = Work(torch, library, requests, TURNS[requests])
-    want = {selected: work.reference(0, selected) for selected in (False, True)}
-    ready = set_up(torch, work, name, record, budget)
+    make, listed = CASES[name]
+    work, want, found = make(torch, library), {}, []
+    ready = set_up(torch, work, name, listed(), record, budget)
     if not ready:
         return
     # The first set-up also loads and compiles much that later ones find ready.
@@ -80,18 +81,22 @@ def run_case(torch, library, name, requests, record, samples, budget, cases_left
     times, warmup, note = dev.measure(torch, {key: event for key, (_, event) in ready.items()}, samples, seconds)
     for key, (us, host) in times.items():
         made, event = ready[key]
-        selected, error, rows = not key[0].endswith(".dense"), None, 0
+        kind, error, rows = work.kind(key[0].removeprefix(f"{name}.")), None, 0
         if made.outs is not None:
-            error, rows = error_of(torch, work, made, event, want[selected]), work.sizes.q_heads * len(work.checked())
-            if error is None or error > WRONG * float(want[selected].abs().max()):
+            if kind not in want:
+                want[kind] = work.reference(0, kind)
+            error, rows = error_of(torch, work, kind, made, event, want[kind]), work.checked_rows(kind)
+            if error is None or error > WRONG * float(want[kind].abs().max()):
                 skip(record, *key, f"wrong result: largest error {error}, median {rec.percentile(sorted(us), 0.5)} us")
                 continue
-        bytes_flops = work.counted(selected) if made.outs is not None else (0, 0)
+        bytes_flops = work.counted(kind) if made.outs is not None else (0, 0)
         notes = [note, event.note, "host wall time, waited for" if made.host else ""]
-        one = rec.reading(*key, {**work.case(selected), **made.case}, us, warmup, *bytes_flops, max_error=error,
+        one = rec.reading(*key, {**work.case(kind), **made.case}, us, warmup, *bytes_flops, max_error=error,
                           checked_rows=rows, note="; ".join(x for x in notes if x))
         one["wall_us"], one["nodes"] = sum(host) / len(host), event.nodes
-        record["readings"].append(one)
+        found.append(one)
+    work.finish(found)
+    record["readings"] += found
 
 
 # ---------------------------------------------------------------------------- the run
@@ -155,15 +160,18 @@ def run(options, budget):
         raise t.Failure("torch finds no CUDA device")
     torch.set_grad_enabled(False)
     record, fine = new_record(torch, library), True
-    wanted = [(f"decode64k.b{b}", b) for b in TURNS
-              if any(fnmatch.fnmatchcase(f"decode64k.b{b}", pattern) for pattern in options.names)]
-    for done, (name, requests) in enumerate(wanted):
+    wanted = [name for name in CASES if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.names)]
+    if "prefill" in wanted:
+        try:
+            record["ceilings"] = peer_prefill.ceilings(torch, dev.measure, dev.Event)
+        except Exception as error:  # the cases may do without
+            skip(record, "ceilings", "torch", dev.first_line(error))
+    for done, name in enumerate(wanted):
         if budget.spent():
             skip(record, f"{name}.*", "*", "the budget was spent before its set-up")
             continue
         try:
-            run_case(torch, library, name, requests, record, options.samples, budget, len(wanted) - done - 1,
-                     done == 0)
+            run_case(torch, library, name, record, options.samples, budget, len(wanted) - done - 1, done == 0)
         except Exception as error:  # memory ran out, or the device answers no more: what was read before stays
             skip(record, f"{name}.*", "*", dev.first_line(error))
             fine = False
@@ -185,6 +193,9 @@ def table(record):
             x["name"] for x in record["readings"])).index(one["name"]), one["median_us"])):
         ratio = f"{one['median_us'] / mine[one['name']]:>7.2f} x" if one["name"] in mine else " " * 9
         rate = f"{one['tb_s']:>6.2f} TB/s" if one["tb_s"] else " " * 11
+        if "ratio_to_cudnn_dense" in one and one["tflop_s"]:
+            ratio = f"{one['ratio_to_cudnn_dense']:>7.2f} c" if one["ratio_to_cudnn_dense"] else " " * 9
+            rate = f"{one['tflop_s']:>5.0f} TFLOP/s"
         error = "" if one["max_error"] is None else f"  error {one['max_error']:.1e}"
         lines.append(f"{one['name']:<28}{one['peer'] or 'tamis':<30}{one['median_us']:>10.2f} us{ratio}  {rate}"
                      f"  n {one['samples']}{error}{'  ' + one['note'] if one['note'] else ''}")
@@ -214,7 +225,7 @@ def read_record(path):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=["*"], help="decode64k.b1, .b8, .b64, as shell globs")
+    parser.add_argument("names", nargs="*", default=["*"], help="decode64k.b1, .b8, .b64, prefill, as shell globs")
     parser.add_argument("--library", help="libtamis.so of a build with CUDA")
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="bounds the whole run: fewer samples for all")

@@ -15,6 +15,7 @@ import peer_contenders  # noqa: E402
 import peer_decode  # noqa: E402
 import peer_device as dev  # noqa: E402
 import peer_plot  # noqa: E402
+import peer_prefill  # noqa: E402
 import peer_record as rec  # noqa: E402
 import peers  # noqa: E402
 
@@ -92,16 +93,15 @@ class Refusal(unittest.TestCase):
             raise RuntimeError("no kernel\nat all")
         listed = [("attend", "bad", broken), ("attend", "good", lambda work: peer_contenders.Made(lambda turn: None))]
         record, budget = {"skipped": []}, dev.Budget(None)
-        work, torch = mock.Mock(turns=1, b=1), mock.MagicMock()
+        work, torch = mock.Mock(turns=1, b=1, nodes=lambda: 1), mock.MagicMock()
         torch.cuda.CUDAGraph.side_effect = RuntimeError("no capture")
-        with mock.patch.object(peer_contenders, "ALL", listed):
-            ready = peers.set_up(torch, work, "x", record, budget)
-            self.assertEqual(record["skipped"], [{"name": "x.attend", "peer": "bad", "why": "RuntimeError: no kernel"}])
-            self.assertEqual(list(ready), [("x.attend", "good")])
-            self.assertIn("launches, not a graph: RuntimeError: no capture", ready["x.attend", "good"][1].note)
-            torch.cuda.set_stream.assert_called_with(torch.cuda.current_stream())
-            spent = dev.Budget(1, clock=iter([0, 5, 5]).__next__)
-            self.assertEqual(peers.set_up(torch, work, "x", record, spent), {})
+        ready = peers.set_up(torch, work, "x", listed, record, budget)
+        self.assertEqual(record["skipped"], [{"name": "x.attend", "peer": "bad", "why": "RuntimeError: no kernel"}])
+        self.assertEqual(list(ready), [("x.attend", "good")])
+        self.assertIn("launches, not a graph: RuntimeError: no capture", ready["x.attend", "good"][1].note)
+        torch.cuda.set_stream.assert_called_with(torch.cuda.current_stream())
+        spent = dev.Budget(1, clock=iter([0, 5, 5]).__next__)
+        self.assertEqual(peers.set_up(torch, work, "x", listed, record, spent), {})
         self.assertIn("budget", record["skipped"][-1]["why"])
 
 
@@ -169,6 +169,100 @@ class Lists(unittest.TestCase):
         pages = peer_decode.some_pages(random.Random(3), sizes)
         window = range(sizes.pages - sizes.window_pages, sizes.pages)
         self.assertEqual((len(set(pages)), len({*pages, *window}), sizes.selected), (256, 264, 264))
+
+
+class Prefill(unittest.TestCase):
+    def test_names_and_contenders(self):
+        listed = [(name, peer) for name, peer, _ in peer_prefill.contenders()]
+        self.assertEqual(len(listed), len(set(listed)))
+        for name in ("dense.L16k", *(f"block{b}.L32k.d{d}" for b in (16, 64, 128) for d in (6, 25)),
+                     "block16.L32k.d6.paged", "block16.L32k.d25.paged"):
+            self.assertIn((name, ""), listed)
+        for peer in ("torch sdpa cudnn enable_gqa", "torch sdpa cudnn expanded", "torch sdpa flash enable_gqa"):
+            self.assertIn(("dense.L16k", peer), listed)
+        self.assertIn(("block128.L32k.d25", "torch flex_attention"), listed)
+
+    def test_shares_and_counts(self):
+        kind = peer_prefill.KINDS["block64.L32k.d25"]
+        self.assertEqual((kind.listed, kind.tokens, kind.query_block), (128, 8192, 64))
+        work = mock.Mock(kinds=peer_prefill.KINDS)
+        size, flops = peer_prefill.Prefill.counted(work, "block64.L32k.d25")
+        self.assertEqual((size, flops), (512 * 8 * 8192 * 512, 4 * 128 * 32 * 32768 * 8192))
+        self.assertEqual(peer_prefill.Prefill.counted(work, "dense.L16k")[1], 4 * 128 * 32 * 16384 ** 2)
+        case = peer_prefill.Prefill.case(work, "block16.L32k.d6.paged")
+        self.assertEqual((case["block"], case["query_block"], case["density"], case["page_size"], case["layout"]),
+                         (16, 128, 0.0625, 16, "nhd"))
+
+    def test_ratios_are_to_the_fastest_cudnn_of_the_loop(self):
+        def one(name, peer, rate):
+            return {"name": f"prefill.{name}", "peer": peer, "tflop_s": rate}
+        found = [one("dense.L16k", "torch sdpa cudnn enable_gqa", 500.0), one("dense.L16k", "torch sdpa cudnn expanded", 600.0),
+                 one("dense.L16k", "torch sdpa flash expanded", 900.0), one("block128.L32k.d6", "", 660.0)]
+        peer_prefill.Prefill.finish(None, found)
+        self.assertAlmostEqual(found[3]["ratio_to_cudnn_dense"], 1.1)
+        peer_prefill.Prefill.finish(None, found[3:])
+        self.assertIsNone(found[3]["ratio_to_cudnn_dense"])
+
+    def test_the_table_shows_rates_and_ratios(self):
+        one = rec.reading("prefill.block128.L32k.d6", "", {}, [1000.0] * 3, 1, work_bytes=1, flops=700 * 10 ** 9)
+        one["ratio_to_cudnn_dense"] = 1.125
+        lines = peers.table({"readings": [one], "skipped": [], "peers": {}})
+        self.assertIn("700 TFLOP/s", lines[0])
+        self.assertIn("1.12 c", lines[0])
+
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class PrefillWork(unittest.TestCase):
+    """On the CPU, at a small size: what contenders compute is what the reference says."""
+
+    def work(self):
+        kinds = {"dense.L16k": peer_prefill.Kind(512),
+                 "block128.L32k.d25": peer_prefill.Kind(1024, 128, 128, 4),
+                 "block16.L32k.d6": peer_prefill.Kind(1024, 16, 128, 1),
+                 "block16.L32k.d6.paged": peer_prefill.Kind(1024, 16, 128, 1, 16)}
+        return peer_prefill.Prefill(torch, None, kinds, "cpu")
+
+    def test_lists(self):
+        work = self.work()
+        for name, lists in work.lists.items():
+            kind = work.kinds[name]
+            self.assertEqual(tuple(lists.shape), (kind.length // kind.query_block, 8, kind.listed))
+            for row in lists.view(-1, kind.listed):
+                self.assertEqual(len(set(row.tolist())), kind.listed)
+                self.assertLess(int(row.max()), kind.length // kind.block)
+        self.assertTrue(torch.equal(work.lists["block16.L32k.d6"], work.lists["block16.L32k.d6.paged"]))
+
+    def test_masks_and_references(self):
+        work = self.work()
+        for name, kind in work.kinds.items():
+            keep = torch.ones(32, kind.length, kind.length, dtype=torch.bool)
+            if kind.block:
+                rows, columns = (torch.arange(kind.length) // size for size in (kind.query_block, kind.block))
+                listed = torch.zeros(len(work.lists[name]), 8, kind.length // kind.block, dtype=torch.bool)
+                listed.scatter_(2, work.lists[name].long(), True)
+                keep = listed.repeat_interleave(4, 1).transpose(0, 1)[:, rows][:, :, columns]
+                mask = peer_prefill.block_mask(torch, work.lists[name], kind)
+                self.assertEqual(int(mask.full_kv_num_blocks.sum()), 32 * len(work.lists[name]) * kind.listed)
+                self.assertEqual(int(mask.kv_num_blocks.sum()), 0)
+            k, v = (x[kind.length].repeat_interleave(4, 0).double() for x in (work.k, work.v))
+            q = work.q[kind.length].transpose(0, 1).double()
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep).transpose(0, 1)
+            self.assertLess(float((work.results(out, name) - work.reference(0, name)).abs().max()), 1e-9)
+
+    def test_dense_contender(self):
+        work = self.work()
+        for expand in (False, True):
+            with mock.patch("torch.nn.attention.sdpa_kernel", lambda backend: contextlib.nullcontext()):
+                made = peer_prefill.sdpa(work, "dense.L16k", "MATH", expand)
+                made.call(0)
+            error = (work.results(made.outs[0], "dense.L16k") - work.reference(0, "dense.L16k")).abs().max()
+            self.assertLess(float(error), 0.02)
 
 
 class Errors(unittest.TestCase):
