@@ -32,7 +32,7 @@ namespace tamis::cuda {
 
 using Stream = void*;  // a cudaStream_t; null: the default stream
 
-// How K and V come in.
+// How K and V come in. Prefill: boxes of blocks, or token by token; the same bits.
 enum class Load : uint8_t {
   kAuto,
   kBlocks,  // 16 neighbouring tokens of a block at a time; tokens that nobody selects are skipped
@@ -44,8 +44,7 @@ const char* load_name(Load load);
 enum class Engine : uint8_t {
   kAuto,     // kDecode
   kDecode,   // 8 or 16 query rows a CTA: every problem, compute capability 8.0 and later
-  kPrefill,  // 128 query rows a CTA, for many queries: compute capability 9.0, blocks that divide pages, and
-             // head sizes that are multiples of 64
+  kPrefill,  // 128 query rows a CTA, for many queries: compute capability 9.0
 };
 const char* engine_name(Engine engine);
 

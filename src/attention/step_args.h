@@ -19,7 +19,7 @@ ScheduleArgs schedule_args(const StepPlan& plan, const StepBuffers& buffers);
 DecodeArgs decode_args(const StepPlan& plan, const Problem& problem, const Shape& shape, const OutView& out,
                        const StepBuffers& buffers, StepCounters* counters);
 
-// All but the tensor maps: describe_side() makes those, from what shape_of_side() says.
+// All but the tensor maps: with blocks describe_side() makes those, from what shape_of_side() says.
 PrefillArgs prefill_args(const StepPlan& plan, const Problem& problem, const Shape& shape, const OutView& out,
                          const StepBuffers& buffers, StepCounters* counters);
 SideShape shape_of_side(const StepPlan& plan, const Shape& shape);

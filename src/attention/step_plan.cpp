@@ -109,10 +109,11 @@ Result<Load> tokens_instead(const StepOptions& o, const std::string& why, std::s
 
 Result<Load> load_of(const Problem& p, const Shape& s, const StepOptions& o, int32_t block, bool all_blocks,
                      std::string* reason) {
-  if (s.page_size > 0 && s.page_size % block != 0)
-    return tokens_instead(o, text("blocks of ", block, " do not divide pages of ", s.page_size), reason);
-  if (blocks_overflow(s, block)) return tokens_instead(o, "the cache has more than 2^32 blocks", reason);
+  const bool prefill = o.engine == Engine::kPrefill;
+  const std::string why = prefill ? no_boxes(p, s, block) : no_blocks(s, block);
+  if (!why.empty()) return tokens_instead(o, why, reason);
   if (o.load != Load::kAuto) return o.load;
+  if (prefill) return Load::kBlocks;  // many rows share what they do not all select
   if (all_blocks || p.candidates.form == CandidateForm::kAll) return Load::kBlocks;
   if (o.density < 0) return p.candidates.unit >= 16 ? Load::kBlocks : Load::kTokens;
   return o.density >= kDenseBlocks ? Load::kBlocks : Load::kTokens;
@@ -205,7 +206,7 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   out.columns = capacities.group_rows > 8 && !wide ? 16 : 8;
   out.kernel = bf16 ? "decode_sm80_bf16" : "decode_sm80_f16";
   if (prefill) {
-    TAMIS_RETURN_IF_ERROR(supports_prefill(problem, s, *block, out.load, out.lists));
+    TAMIS_RETURN_IF_ERROR(supports_prefill(out.lists));
     out.engine = Engine::kPrefill;
     out.columns = kPrefillRows;
     out.kernel = bf16 ? "prefill_sm90_bf16" : "prefill_sm90_f16";

@@ -140,31 +140,36 @@ Status supports(const OutView& out) {
   return {};
 }
 
-Status supports_prefill(const Problem& problem, const Shape& s, int32_t block, Load load, int32_t lists) {
+Status supports_prefill(int32_t lists) {
   constexpr int32_t most_lists = 32;
-  for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, {"v_head_dim", s.v_head_dim}})
-    if (dim % 64 != 0)
-      return unsupported(name, ": ", dim,
-                         " in the prefill kernel; nearest: multiples of 64 (engine decode takes ",
-                         "multiples of 8)");
-  if (load != Load::kBlocks)
-    return unsupported("load: tokens in the prefill kernel, blocks of ", block, " and pages of ", s.page_size,
-                       "; nearest: blocks that divide pages (engine decode takes any)");
   if (lists > most_lists)
     return unsupported("index_heads: ", lists, " lists of a KV head in the prefill kernel; nearest: up to ",
                        most_lists);
+  return {};
+}
+
+std::string no_blocks(const Shape& s, int32_t block) {
+  if (s.page_size > 0 && s.page_size % block != 0)
+    return text("blocks of ", block, " do not divide pages of ", s.page_size);
+  if (blocks_overflow(s, block)) return "the cache has more than 2^32 blocks";
+  return {};
+}
+
+std::string no_boxes(const Problem& problem, const Shape& s, int32_t block) {
+  if (std::string why = no_blocks(s, block); !why.empty()) return why;
+  for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, {"v_head_dim", s.v_head_dim}})
+    if (dim % 64 != 0) return text(name, " ", dim, " is no multiple of 64");
   for (const auto& [name, t] : {std::pair{"k", &problem.cache.k}, {"v", &problem.cache.v}}) {
     const KvStrides stride = kv_strides(*t, problem.cache.layout);
-    constexpr int64_t most = int64_t{1} << 32;
     const bool many_pages = s.page_size > 0 && s.pages > 1, many_heads = s.kv_heads > 1;
-    if (stride.token <= 0 || (many_heads && stride.head <= 0) || (many_pages && stride.page <= 0) ||
-        stride.token > most || stride.head > most || stride.page > most)
-      return unsupported(name, ": strides in the prefill kernel; nearest: above 0, up to 2^32 elements");
+    const auto serves = [](int64_t x) { return x > 0 && x <= int64_t{1} << 32 && x % 8 == 0; };
+    if (!serves(stride.token) || (many_heads && !serves(stride.head)) || (many_pages && !serves(stride.page)))
+      return text(name, " has strides that are no multiples of 8 elements in (0, 2^32]");
     if (many_pages && many_heads && stride.page % stride.head != 0)
-      return unsupported(name, ": pages ", stride.page, " elements apart and heads ", stride.head,
-                         " in the prefill kernel; nearest: pages a whole number of heads apart");
+      return text(name, " has pages ", stride.page, " elements apart and heads ", stride.head,
+                  ", not a whole number of heads");
     if (many_pages && plus(times(s.pages, many_heads ? stride.page / stride.head : 1), s.kv_heads) > kMost32)
-      return unsupported(name, ": more than 2^31 places of heads in the prefill kernel");
+      return text(name, " has more than 2^31 places of heads");
   }
   return {};
 }

@@ -15,7 +15,12 @@ Status supports(const Problem& problem, const Shape& shape);
 Status supports(const OutView& out);
 
 // The same for the prefill kernel.
-Status supports_prefill(const Problem& problem, const Shape& shape, int32_t block, Load load, int32_t lists);
+Status supports_prefill(int32_t lists);
+
+// Why blocks cannot be brought in as they are, or, in the prefill kernel, as boxes of the copy engine; empty
+// where they can.
+std::string no_blocks(const Shape& shape, int32_t block);
+std::string no_boxes(const Problem& problem, const Shape& shape, int32_t block);
 
 // Whether the blocks of a paged cache outnumber what 32 bits count; blocks divide pages.
 inline bool blocks_overflow(const Shape& s, int32_t block) {

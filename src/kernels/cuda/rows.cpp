@@ -21,18 +21,19 @@ constexpr Kernel decode_kernel(const char* name, DType dtype) {
 }
 
 constexpr Kernel prefill_kernel(const char* name, DType dtype) {
-  return {.name = name,
-          .op = Op::kForward,
-          .backend = Backend::kCuda,
-          .arch = {90, 90},
-          .limits = {.dtypes = {dtype},
-                     .head_dims = {64, 256},
-                     .v_head_dims = {64, 256},
-                     .head_dim_multiple_of = 64,
-                     .page_multiple_of = 16},
-          .note =
-              "128 query rows a CTA, wgmma and the copy engine; only where it is asked for (engine prefill); "
-              "has been followed on the host, not yet run on a device"};
+  return {
+      .name = name,
+      .op = Op::kForward,
+      .backend = Backend::kCuda,
+      .arch = {90, 90},
+      .limits = {.dtypes = {dtype},
+                 .head_dims = {8, 256},
+                 .v_head_dims = {8, 256},
+                 .head_dim_multiple_of = 8},
+      .note =
+          "128 query rows a CTA, wgmma; K and V by the copy engine, or by copies of threads where pages or "
+          "head sizes are odd; only where it is asked for (engine prefill); has been followed on the host, "
+          "not yet run on a device"};
 }
 
 constexpr Kernel kCudaKernels[] = {

@@ -85,6 +85,12 @@ bool barrier_passed(uint32_t at, uint32_t parity) {
   return false;
 }
 
+bool barrier_is_over(uint32_t at, uint32_t parity) {
+  check_parity(parity);
+  pause();
+  return find_barrier(*machine->now->cta, at).passed(parity);
+}
+
 // Whoever is woken looks again: by then the barrier may be a phase further, and the wait begins anew.
 void barrier_wait(uint32_t at, uint32_t parity) {
   check_parity(parity);

@@ -29,7 +29,8 @@ using Barriers = std::unordered_map<uint32_t, Barrier>;  // by address
 // Of the CTA whose thread calls.
 void barrier_init(uint32_t barrier, uint32_t arrivals);
 void barrier_arrive(uint32_t barrier, uint32_t bytes);
-bool barrier_passed(uint32_t barrier, uint32_t parity);
+bool barrier_passed(uint32_t barrier, uint32_t parity);   // may give up
+bool barrier_is_over(uint32_t barrier, uint32_t parity);  // tells what is so
 void barrier_wait(uint32_t barrier, uint32_t parity);
 
 // Bytes of the copy engine have come.

@@ -99,8 +99,10 @@ std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed) {
 std::string emulate_prefill(const cuda::PrefillKey& key, const cuda::PrefillArgs& without_maps,
                             const cuda::SideShape& side, int ctas, uint64_t seed) {
   cuda::PrefillArgs args = without_maps;
-  set_maps(args.step.k, side, key.dim, &args.k);
-  set_maps(args.step.v, side, key.dim, &args.v);
+  if (!args.step.tokens) {
+    set_maps(args.step.k, side, key.dim, &args.k);
+    set_maps(args.step.v, side, key.dim, &args.v);
+  }
   return key.dtype == DType::kBF16 ? run_type<device::BF16>(key, args, ctas, seed)
                                    : run_type<device::F16>(key, args, ctas, seed);
 }

@@ -33,6 +33,16 @@ __device__ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
       : "memory");
   return passed;
 }
+// The same without any waiting.
+__device__ inline bool barrier_is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over;
+}
 // Until the phase of this parity has ended; a new barrier is in phase 0, so parity 1 passes at once.
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   while (!barrier_passed(barrier, parity)) {

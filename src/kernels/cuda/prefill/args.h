@@ -29,7 +29,7 @@ struct PrefillWork {
 };
 
 struct alignas(128) PrefillArgs {
-  PrefillSide k, v;
+  PrefillSide k, v;  // not there with step.tokens
   DecodeArgs step;
   PrefillWork work;
   int32_t row_tiles;  // of a group

@@ -1,6 +1,8 @@
 // Sizes of the prefill kernel, and what lies in the shared memory of a CTA.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cuda/decode/columns.cuh"
 #include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/prefill/args.h"
@@ -10,10 +12,11 @@ namespace tamis::cuda {
 // A warpgroup that brings in, two that compute 64 query rows each.
 inline constexpr int kPrefillThreads = 384, kComputingWarps = 8;
 inline constexpr int kPrefillLists = 32;  // most lists that the rows of a tile belong to
-inline constexpr int kNotes = 4;          // a note outlives the keys' slot by less than two tiles
+inline constexpr int kNotes = 4;          // a note is written a tile ahead and outlives two of the keys
 
 inline constexpr int32_t kNowhere =
     0x7FFFFF00;  // the token of a column that holds none: nobody sees that far
+inline constexpr int64_t kNoPlace = std::numeric_limits<int64_t>::min();
 
 // The bits of tokens [first, last) among `size` from `base` on.
 __device__ inline uint64_t token_range(int32_t first, int32_t last, int32_t base, int32_t size) {
@@ -49,9 +52,12 @@ struct TileNote {
   bool masked;             // some row does not see some column
   bool holes;              // some column is seen by no row, and may hold anything
   int32_t base[kGroups];   // token of a group's first column; far outside where there is none
-  uint16_t seen[kGroups];  // by some row
+  uint16_t seen[kGroups];  // by some row; only of these sink and window count
   uint16_t listed[kPrefillLists][kGroups];  // where masked
-  int32_t page[kGroups], token[kGroups];    // of each block: where it lies; page -1: nowhere
+  // Boxes: where each block lies; page -1: nowhere. Else each column, in bytes from the head's first element;
+  // kNoPlace: it is not brought in.
+  int32_t page[kGroups], token[kGroups];
+  int64_t k_at[kKeys], v_at[kKeys];
 };
 
 template <class T_, int kDim_, bool kBent_>
@@ -82,6 +88,7 @@ struct PrefillConfig {
     PartialSum sums[kSlots][kPrefillRows];  // of rows that have ended and are not stored yet
     TileNote<kKeys> notes[kNotes];
     alignas(8) uint64_t item_full[kSlots], q_full[kSlots], slot_empty[kSlots];
+    uint64_t note_full[kNotes];
     uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
     uint64_t v_landed;
   };

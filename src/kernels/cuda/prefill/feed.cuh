@@ -1,8 +1,9 @@
-// Brings keys and values in: one warp each. The warp of the keys finds out where blocks lie and who sees
-// them, and leaves that in the tile's note for the others.
+// Finds out where blocks lie and who sees them, and leaves that in each tile's note for the others: the work
+// of one warp, which also has the copy engine bring the keys; another has it bring the values. With `tokens`
+// the notes tell where each token lies, and tokens.cuh brings both.
 #pragma once
 
-#include "kernels/cuda/prefill/config.cuh"
+#include "kernels/cuda/prefill/lookup.cuh"
 
 namespace tamis::cuda {
 
@@ -14,7 +15,7 @@ class Feeder {
 
   __device__ Feeder(const PrefillArgs& args, typename C::Shared& shared) : a_(args), s_(shared) {}
 
-  __device__ void run_keys() {
+  __device__ void run_notes() {
     Turn<C::kSlots> slot;
     Turn<C::kStages> stage;
     Turn<kNotes> note;
@@ -23,20 +24,29 @@ class Feeder {
       const PrefillItem& item = s_.items[slot.at()];
       if (item.task.bundle < 0) return;
       Place now = ask(item, 0);
+      int32_t tokens = 0;  // to bring
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
         const Place next = ask(item, t + 1);
         settle(item, &now);
-        // The note's last user has gone by when the slot of a later tile is free.
+        // The slot of the keys of the tile before was free: everyone is done with the keys of three tiles
+        // back, and before that had seen the values of four back, which were the last use of this note.
+        Note& n = s_.notes[note.at()];
+        write_note(item, t, now, &n);
+        __syncwarp();
+        if (a_.step.tokens) tokens += Lookup<C>(a_).look_up(item, n);
+        // Before the note is shown: this slot must not be filled and free again while this warp waits for it.
         device::barrier_wait(device::shared_address(&s_.k_empty[stage.at()]), stage.parity() ^ 1);
-        write_note(item, t, now, &s_.notes[note.at()]);
         const uint32_t full = device::shared_address(&s_.k_full[stage.at()]);
         __syncwarp();
-        if (lane() == 0) device::barrier_arrive_and_expect(full, C::kTileBytes);
+        if (lane() == 0) {
+          device::barrier_arrive(device::shared_address(&s_.note_full[note.at()]));
+          if (!a_.step.tokens) device::barrier_arrive_and_expect(full, C::kTileBytes);
+        }
         __syncwarp();
-        copy(a_.k, item, s_.notes[note.at()], device::shared_address(s_.k[stage.at()]), full);
+        if (!a_.step.tokens) copy(a_.k, item, n, device::shared_address(s_.k[stage.at()]), full);
         now = next;
       }
-      count(item);
+      count(item, tokens);
       __syncwarp();
       if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
     }
@@ -52,11 +62,7 @@ class Feeder {
       const PrefillItem& item = s_.items[slot.at()];
       if (item.task.bundle < 0) return;
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
-        // The note is there when the keys are. Their slot is not free before this warp knows: it would else
-        // miss the next time that they are there, and wait for ever.
-        device::barrier_wait(device::shared_address(&s_.k_full[stage.at()]), stage.parity());
-        __syncwarp();
-        if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.k_empty[stage.at()]));
+        device::barrier_wait(device::shared_address(&s_.note_full[note.at()]), note.parity());
         device::barrier_wait(device::shared_address(&s_.v_empty[stage.at()]), stage.parity() ^ 1);
         const Note& n = s_.notes[note.at()];
         const uint32_t full = device::shared_address(&s_.v_full[stage.at()]),
@@ -83,7 +89,7 @@ class Feeder {
 
   // Lane i knows block i % blocks of a tile, and of its lists every (32 / blocks)-th from i / blocks on.
   struct Place {
-    int32_t block, page, token;  // block -1: there is none. page -1: nobody sees it
+    int32_t block, page, token;  // block -1: there is none. page -1: nobody sees it; with tokens 0
     uint64_t word;               // of the first of the lane's lists
   };
 
@@ -106,7 +112,7 @@ class Feeder {
     }
     const int64_t entry = item.entry + at;
     p.block = a_.step.index.blocks[entry];
-    p.page = static_cast<int32_t>(a_.step.index.places[entry]);
+    p.page = a_.step.tokens ? 0 : static_cast<int32_t>(a_.step.index.places[entry]);
     if (list_here() < item.lists)
       p.word = a_.step.index.members[entry * a_.step.index.lists + item.list + list_here()];
     return p;
@@ -114,7 +120,7 @@ class Feeder {
 
   // From what was asked for to a page and a token of it.
   __device__ void settle(const PrefillItem& item, Place* p) const {
-    if (p->block < 0 || p->page == -1) return;
+    if (a_.step.tokens || p->block < 0 || p->page == -1) return;
     const int32_t first = p->block << a_.step.log2_block;
     const DecodePages& pages = a_.step.pages;
     if (pages.table == nullptr) {
@@ -181,7 +187,7 @@ class Feeder {
     note->token[block_here()] = p.token;
     for (int32_t g = 0; g < groups; ++g) {
       note->base[first_group + g] = base == kNowhere ? kNowhere : base + 16 * g;
-      note->seen[first_group + g] = here ? static_cast<uint16_t>(seen >> (16 * g)) : 0xFFFF;
+      note->seen[first_group + g] = here || a_.step.tokens ? static_cast<uint16_t>(seen >> (16 * g)) : 0xFFFF;
     }
   }
 
@@ -211,13 +217,15 @@ class Feeder {
     }
   }
 
-  __device__ void count(const PrefillItem& item) const {
+  __device__ void count(const PrefillItem& item, int32_t tokens) const {
     StepCounters* counters = a_.step.counters;
     if (counters == nullptr || lane() != 0) return;
     atomicAdd(&counters->tasks, 1ull);
     atomicAdd(&counters->tiles, static_cast<unsigned long long>(item.tiles * (C::kKeys / 64)));
-    atomicAdd(&counters->tokens_loaded, static_cast<unsigned long long>(item.task.end - item.task.begin)
-                                            << a_.step.log2_block);
+    const int32_t blocks = item.task.end - item.task.begin;
+    atomicAdd(&counters->tokens_loaded, a_.step.tokens
+                                            ? static_cast<unsigned long long>(tokens)
+                                            : static_cast<unsigned long long>(blocks) << a_.step.log2_block);
   }
 
   const PrefillArgs& a_;

@@ -1,6 +1,6 @@
 // Prefill attention over an index set, for compute capability 9.0a. CTAs stay and draw row tiles: 128 query
 // rows of a group (plan/rows.h), against the blocks of its bundle, packed back to back into tiles of keys.
-// One warpgroup brings in, by a warp each, row tiles, keys and values; two compute 64 rows each.
+// One warpgroup brings in, by a warp each, row tiles, notes, keys and values; two compute 64 rows each.
 //
 // Floor, prediction and readings: docs/kernels/cuda_prefill.md.
 #pragma once
@@ -9,19 +9,21 @@
 #include "kernels/cuda/prefill/compute.cuh"
 #include "kernels/cuda/prefill/feed.cuh"
 #include "kernels/cuda/prefill/items.cuh"
+#include "kernels/cuda/prefill/tokens.cuh"
 
 namespace tamis::cuda {
 
 template <class C>
-__device__ void init_barriers(typename C::Shared& s) {
+__device__ void init_barriers(const PrefillArgs& a, typename C::Shared& s) {
   const auto init = [](uint64_t* barriers, int count, uint32_t arrivals) {
     for (int i = 0; i < count; ++i) device::barrier_init(device::shared_address(barriers + i), arrivals);
   };
   init(s.item_full, C::kSlots, 1);
   init(s.q_full, C::kSlots, 32);
-  init(s.slot_empty, C::kSlots, kComputingWarps + 2);
+  init(s.slot_empty, C::kSlots, kComputingWarps + (a.step.tokens ? 3 : 2));
+  init(s.note_full, kNotes, 1);
   init(s.k_full, C::kStages, 1);
-  init(s.k_empty, C::kStages, kComputingWarps + 1);
+  init(s.k_empty, C::kStages, kComputingWarps);
   init(s.v_full, C::kStages, 1);
   init(s.v_empty, C::kStages, kComputingWarps);
   init(&s.v_landed, 1, 1);
@@ -31,17 +33,19 @@ __device__ void init_barriers(typename C::Shared& s) {
 // One CTA.
 template <class C>
 __device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
-  if (threadIdx.x == 0) init_barriers<C>(s);
+  if (threadIdx.x == 0) init_barriers<C>(a, s);
   __syncthreads();
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   if (role < 4) {
     device::lower_registers<C::kFeedRegisters>();
     if (role == 0)
-      Feeder<C>(a, s).run_keys();
-    else if (role == 1)
-      Feeder<C>(a, s).run_values();
+      Feeder<C>(a, s).run_notes();
     else if (role == 2)
       Items<C>(a, s).run();
+    else if (a.step.tokens)
+      TokenFeeder<C>(a, s).run(role == 3);
+    else if (role == 1)
+      Feeder<C>(a, s).run_values();
   } else {
     device::raise_registers<C::kComputeRegisters>();
     Compute<C>(a, s).run();

@@ -161,8 +161,8 @@ class Softmax {
     for (int g = 0; g < C::kKeys / 16; ++g) {
       const int32_t base = note.base[g];
       uint32_t bits = listed[g] & token_range16(0, end, base);
-      if (sink_end > base) bits |= token_range16(0, sink_end, base);
-      if (window_end > base) bits |= token_range16(window_begin, window_end, base);
+      if (sink_end > base) bits |= token_range16(0, sink_end, base) & note.seen[g];
+      if (window_end > base) bits |= token_range16(window_begin, window_end, base) & note.seen[g];
       any |= bits;
       bits >>= lane_ % 4 * 2;
 #pragma unroll

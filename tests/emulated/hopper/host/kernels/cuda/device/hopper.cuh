@@ -22,6 +22,9 @@ inline void barrier_arrive_and_expect(uint32_t barrier, uint32_t bytes) {
 inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
   return emulated::barrier_passed(barrier, parity);
 }
+inline bool barrier_is_over(uint32_t barrier, uint32_t parity) {
+  return emulated::barrier_is_over(barrier, parity);
+}
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { emulated::barrier_wait(barrier, parity); }
 inline void fence_async() { emulated::fence_async(); }
 
