@@ -113,7 +113,8 @@ Result<Load> load_of(const Problem& p, const Shape& s, const StepOptions& o, int
     return tokens_instead(o, text("blocks of ", block, " do not divide pages of ", s.page_size), reason);
   if (blocks_overflow(s, block)) return tokens_instead(o, "the cache has more than 2^32 blocks", reason);
   if (o.load != Load::kAuto) return o.load;
-  if (all_blocks || p.candidates.form == CandidateForm::kAll) return Load::kBlocks;
+  if (all_blocks || p.candidates.form == CandidateForm::kAll || o.engine == Engine::kPrefill)
+    return Load::kBlocks;
   if (o.density < 0) return p.candidates.unit >= 16 ? Load::kBlocks : Load::kTokens;
   return o.density >= kDenseBlocks ? Load::kBlocks : Load::kTokens;
 }
