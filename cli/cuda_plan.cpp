@@ -36,6 +36,12 @@ cuda::Ring ring_of(const std::string& name) {
   return name == "full" ? cuda::Ring::kFull : name == "short" ? cuda::Ring::kShort : cuda::Ring::kAuto;
 }
 
+cuda::Engine engine_of(const std::string& name) {
+  return name == "decode"    ? cuda::Engine::kDecode
+         : name == "prefill" ? cuda::Engine::kPrefill
+                             : cuda::Engine::kAuto;
+}
+
 }  // namespace
 
 Status check_device(const std::string& kernel, const CudaDevice& device) {
@@ -62,6 +68,7 @@ Result<CudaPlan> plan_cuda(const Problem& problem, const RunOptions& options, do
                                             .min_tiles = 0},
                                    .block = options.block,
                                    .load = load_of(options.load),
+                                   .engine = engine_of(options.engine),
                                    .density = density,
                                    .ring = ring_of(options.ring)});
   if (!step.ok()) return step.status();

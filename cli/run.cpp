@@ -145,6 +145,11 @@ void add_run(CLI::App& app, int* exit) {
                 "How K and V come in on a device: blocks skips neighbours, tokens gathers (cuda)")
       ->check(CLI::IsMember({"auto", "blocks", "tokens"}))
       ->capture_default_str();
+  c->add_option(
+       "--engine", o->engine,
+       "Which kernel computes on a device: prefill is for many queries, on compute capability 9.0 (cuda)")
+      ->check(CLI::IsMember({"auto", "decode", "prefill"}))
+      ->capture_default_str();
   c->add_option("--ring", o->ring,
                 "How much of K and V is under way in shared memory of a device: short fits any (cuda)")
       ->check(CLI::IsMember({"auto", "full", "short"}))

@@ -18,7 +18,8 @@ namespace tamis::cli {
 
 struct RunOptions {
   std::string file, out, map, original;
-  std::string backend = "auto", path = "auto", fallback = "allow", load = "auto", ring = "auto", isa;
+  std::string backend = "auto", path = "auto", fallback = "allow", load = "auto", ring = "auto",
+              engine = "auto", isa;
   int32_t block = 0, splits = 0, threads = 0, repeat = 1;  // 0: the plan chooses
   bool backward = false, dump_index = false, check = false, compare_full = false, json = false;
 };

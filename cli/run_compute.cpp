@@ -29,6 +29,11 @@ Status foreign_options(const RunOptions& options, Backend backend, std::string* 
     *reason += fmt::format("{}{} has no rings, {} or other", reason->empty() ? "" : "; ",
                            backend_name(backend), options.ring);
   }
+  if (options.engine != "auto") {
+    if (option == nullptr) option = "engine";
+    *reason += fmt::format("{}{} has one kernel for all sizes, not engine {}", reason->empty() ? "" : "; ",
+                           backend_name(backend), options.engine);
+  }
   if (option == nullptr || options.fallback != "refuse") return {};
   return unsupported(fmt::format("{}: {}", option, *reason));
 }

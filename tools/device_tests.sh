@@ -3,7 +3,9 @@
 #
 # Builds nothing: BUILD holds a finished build with tests and the command. Parts, all of them when none is named:
 #
-#   tests      the room `cuda`, whole
+#   tests      the room `cuda`, but for the tests of the prefill kernel
+#   prefill    those
+#   prefilled  the tests of steps once more, by the prefill kernel wherever it takes what a test leaves open
 #   unread     its tests whose failure ends the process, each by itself
 #   short      the room once more, with the short rings of devices that have less shared memory
 #   cases      the conformance cases through the command
@@ -14,18 +16,18 @@
 # is left in BUILD/device_tests/. A part that cannot run is SKIPPED, which is not passed: the exit status is 1 when
 # anything failed, 3 when something was skipped, 0 when all passed.
 # TAMIS_COMMIT names the commit where there is no repository.
-# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` does (1000 and 10000 unless set), and `short` in
-# proportion.
+# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` and `prefill` do (1000 and 10000 unless set), and
+# `prefilled` and `short` in proportion.
 set -uo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 build=$1 log=$2
 shift 2
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tests unread short cases examples memcheck racecheck initcheck synccheck)
+[ ${#parts[@]} -gt 0 ] || parts=(tests prefill prefilled unread short cases examples memcheck racecheck initcheck synccheck)
 
 root=$(dirname "${BASH_SOURCE[0]}")/..
 room=$build/tests/test_cuda
@@ -37,9 +39,11 @@ mkdir -p "$full" "$(dirname "$log")"
 reduced='CudaErrorCases.*:CudaSafety*:CudaCapacity.*:CudaStale.*:CudaGraph.*:CudaTwoSets.*'
 reduced+=':CudaRandom.TheCpuAgrees:CudaIndex.RandomProblems:CudaBits.ANaNStaysInItsRow:CudaExtents.ManySplits'
 reduced+=':CudaRing.TheCpuAgrees:CudaRing.ANaNOfOneListStaysInItsColumn'
+reduced+=':CudaPrefill.TheCpuAgrees:CudaPrefill.QueriesOnFourBytes:CudaPrefillStep.*:CudaPrefillBits.Repeats'
+reduced+=':CudaPrefillValues.AValue*:CudaPrefillValues.E*:CudaPrefillValues.L*:CudaPrefillValues.WhollyEmptyBatches'
 for name in basic_f16 basic_duplicates_window_sink page_1 page_24 page_64 qblock_16 heads_g8_hi_hq heads_g16_d256 \
   heads_g3_d80_hi1 layout_hnd_contiguous table_stamped_shared_prefix window_sink alibi softcap; do
-  reduced+=":CudaCases.HasItsAnswer/$name:CudaCases.HasItsAnswerWithShortRings/$name"
+  reduced+=":CudaCases.HasItsAnswer/$name:CudaCases.HasItsAnswerWithShortRings/$name:CudaCases.HasItsAnswerByPrefill/$name"
 done
 
 find_sanitizer() {
@@ -129,14 +133,27 @@ run_part() {
   case $1 in
     tests)
       env=(TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS="$replays")
-      part tests "$tests_keep" "${env[*]} test_cuda --gtest_filter=-CudaUnread.*" \
-        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter='-CudaUnread.*'
+      filter='-CudaUnread.*:CudaPrefill*:*ByPrefill*'
+      part tests "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
+        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
+      ;;
+    prefill)
+      env=(TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS="$replays")
+      filter='CudaPrefill*:*ByPrefill*-CudaUnread.*'
+      part prefill "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
+        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
+      ;;
+    prefilled)  # not where a test speaks of what only the decode kernel does
+      env=(TAMIS_CUDA_ENGINE=prefill TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS=$((replays / 10)))
+      filter='CudaCapacity.*:CudaStale.*:CudaGraph.*:CudaMarks.*:CudaTwoSets.*'
+      part prefilled "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
+        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
       ;;
     unread)
       part unread "$tests_keep" "test_cuda --gtest_filter=CudaUnread.*" "$room" --gtest_filter='CudaUnread.*'
       ;;
     short)  # but what no ring is needed for, and what has short rings anyway
-      filter='-CudaUnread.*:CudaIndex.*:CudaRing.*:*ShortRings*'
+      filter='-CudaUnread.*:CudaIndex.*:CudaRing.*:*ShortRings*:CudaPrefill*:*ByPrefill*'
       env=(TAMIS_CUDA_RING=short TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS=$((replays / 10)))
       part short "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
         env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"

@@ -39,6 +39,13 @@ typedef enum tamis_cuda_load {
   TAMIS_CUDA_LOAD_TOKENS  /* 16 selected tokens at a time, from wherever they are */
 } tamis_cuda_load;
 
+/* Which kernel computes. */
+typedef enum tamis_cuda_engine {
+  TAMIS_CUDA_ENGINE_AUTO = 0, /* decode */
+  TAMIS_CUDA_ENGINE_DECODE,   /* 8 or 16 query rows a CTA: every problem, compute capability 8.0 and later */
+  TAMIS_CUDA_ENGINE_PREFILL   /* 128 query rows a CTA, for many queries: compute capability 9.0, see cuda.h */
+} tamis_cuda_engine;
+
 /* How much of K and V a CTA has under way in shared memory. */
 typedef enum tamis_cuda_ring {
   TAMIS_CUDA_RING_AUTO = 0, /* full where the device has shared memory for it, known where a run launches */
@@ -56,7 +63,7 @@ typedef struct tamis_cuda_plan_options {
                           cuda.h */
   int64_t max_kv_len;  /* tokens of a request; 0: what the page table or the cache holds */
   int32_t ring;        /* tamis_cuda_ring */
-  int32_t reserved;
+  int32_t engine;      /* tamis_cuda_engine */
 } tamis_cuda_plan_options;
 
 TAMIS_API void tamis_cuda_plan_options_init_sized(tamis_cuda_plan_options* options, uint64_t size);
@@ -87,6 +94,8 @@ typedef struct tamis_cuda_plan_summary {
   int64_t bundles, groups, tasks, parts; /* most of each; a group is a bundle for one KV head */
   int64_t column_tiles;                  /* CTAs a task */
   int64_t row_entries, max_kv_len;       /* that the plan holds */
+  int32_t engine;                        /* tamis_cuda_engine, never auto */
+  int32_t reserved;
 } tamis_cuda_plan_summary;
 
 TAMIS_API int32_t tamis_cuda_plan_info(const tamis_cuda_plan* plan, tamis_cuda_plan_summary* summary,

@@ -29,7 +29,8 @@ Options::Options(nb::dict from) {
                {"shares", &plan.shares},
                {"min_tiles", &plan.min_tiles},
                {"load", &cuda.load},
-               {"ring", &cuda.ring}};
+               {"ring", &cuda.ring},
+               {"engine", &cuda.engine}};
   const struct {
     const char* name;
     int64_t* number;

@@ -15,6 +15,7 @@ BACKENDS = {"auto": -1, "reference": 0, "cpu": 1, "cuda": 2}
 PATHS = {"auto": 0, "direct": 1, "gather": 2, "dense": 3}
 BLOCKS = (0, 16, 32, 64, 128)
 LOADS = {"auto": 0, "blocks": 1, "tokens": 2}
+ENGINES = {"auto": 0, "decode": 1, "prefill": 2}
 RINGS = {"auto": 0, "full": 1, "short": 2}
 BUNDLES = {"auto": 0, "rows": 1, "heads": 2, "neighbours": 3}
 

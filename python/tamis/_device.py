@@ -139,7 +139,7 @@ def poll(workspace, stream, device, anywhere=False):
 
 
 def options_of(*, fallback, path="auto", splits=0, batch_invariant=False, block=0, load="auto", density=None,
-               row_entries=0, max_kv_len=0, ring="auto", workspace_budget=None, bundle="auto"):
+               row_entries=0, max_kv_len=0, engine="auto", ring="auto", workspace_budget=None, bundle="auto"):
     """Options of all stages, as the module takes them."""
     made = {"fallback": _checks.choice("fallback", fallback, _checks.FALLBACKS),
             "path": _checks.choice("path", path, _checks.PATHS),
@@ -149,6 +149,7 @@ def options_of(*, fallback, path="auto", splits=0, batch_invariant=False, block=
             "load": _checks.choice("load", load, _checks.LOADS),
             "row_entries": _checks.counted("row_entries", row_entries),
             "max_kv_len": _checks.counted("max_kv_len", max_kv_len),
+            "engine": _checks.choice("engine", engine, _checks.ENGINES),
             "ring": _checks.choice("ring", ring, _checks.RINGS),
             "bundle": _checks.choice("bundle", bundle, _checks.BUNDLES)}
     if made["block"] not in _checks.BLOCKS:

@@ -68,7 +68,7 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
          page_stamps=None, table_stamps=None, kv_layout="NHD", k_format=None, v_format=None, k_scale=None,
          v_scale=None, k_scale_kind=None, v_scale_kind=None, backend="auto", fallback="allow", path="auto", splits=0,
          batch_invariant=False, block=0, load="auto", density=None, row_entries=0, max_kv_len=0,
-         ring="auto", workspace_budget=None, bundle="auto"):
+         engine="auto", ring="auto", workspace_budget=None, bundle="auto"):
     """Plans problems of one shape: `plan`, then per step `normalize`, `schedule` and as many `run` as layers.
 
     All arguments up to `v_scale_kind` are those of `attention`. q, k and v are looked at for shape, dtype and place,
@@ -88,6 +88,9 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
         row_entries: on a device: blocks that a bundle may hold; 0: as many as candidates and mask can bring. A plan
             for CSR lists then holds as many entries as `candidates` has here.
         max_kv_len: on a device: tokens of a request; 0: what the page table or the cache holds.
+        engine: on a device: `"prefill"` is the kernel for many queries, which devices of compute capability 9.0 have,
+            in blocks that divide pages and head sizes that are multiples of 64; `"decode"`, or `"auto"`, which is
+            decode.
         ring: on a device: `"short"` has less of K and V under way in shared memory, for devices that have little;
             `"full"`, or `"auto"`, by the device that runs it.
         workspace_budget: bytes of partial results (of scratch on a device); None: no limit.
@@ -112,8 +115,8 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
         raise invalid("backend", "the reference has no plans; tamis.attention runs it")
     options = _device.options_of(
         fallback=fallback, path=path, splits=splits, batch_invariant=batch_invariant, block=block, load=load,
-        density=density, row_entries=row_entries, max_kv_len=max_kv_len, ring=ring,
-        workspace_budget=workspace_budget, bundle=bundle)
+        density=density, row_entries=row_entries, max_kv_len=max_kv_len, engine=engine,
+        ring=ring, workspace_budget=workspace_budget, bundle=bundle)
     return Plan(given, options, _checks.name_of(number, _checks.BACKENDS))
 
 

@@ -25,7 +25,9 @@ namespace {
 static_assert(TAMIS_CUDA_LOAD_BLOCKS == static_cast<int>(cuda::Load::kBlocks) &&
               TAMIS_CUDA_LOAD_TOKENS == static_cast<int>(cuda::Load::kTokens) &&
               TAMIS_CUDA_RING_FULL == static_cast<int>(cuda::Ring::kFull) &&
-              TAMIS_CUDA_RING_SHORT == static_cast<int>(cuda::Ring::kShort));
+              TAMIS_CUDA_RING_SHORT == static_cast<int>(cuda::Ring::kShort) &&
+              TAMIS_CUDA_ENGINE_DECODE == static_cast<int>(cuda::Engine::kDecode) &&
+              TAMIS_CUDA_ENGINE_PREFILL == static_cast<int>(cuda::Engine::kPrefill));
 
 // The device adds to the caller's own struct.
 using Counters = cuda::StepCounters;
@@ -46,7 +48,7 @@ tamis_cuda_plan_options defaults(const cuda::StepOptions& o) {
           .row_entries = o.row_entries,
           .max_kv_len = o.max_kv_len,
           .ring = static_cast<int32_t>(o.ring),
-          .reserved = 0};
+          .engine = static_cast<int32_t>(o.engine)};
 }
 
 Status read_options(const tamis_cuda_plan_options* from, cuda::StepOptions* to) {
@@ -56,6 +58,7 @@ Status read_options(const tamis_cuda_plan_options* from, cuda::StepOptions* to) 
   TAMIS_RETURN_IF_ERROR(capi::read_options(o.plan, &to->plan));
   TAMIS_RETURN_IF_ERROR(read_enum("load", o.load, cuda::Load::kTokens, &to->load));
   TAMIS_RETURN_IF_ERROR(read_enum("ring", o.ring, cuda::Ring::kShort, &to->ring));
+  TAMIS_RETURN_IF_ERROR(read_enum("engine", o.engine, cuda::Engine::kPrefill, &to->engine));
   to->block = o.block;
   to->density = o.density;
   to->row_entries = o.row_entries;
@@ -99,7 +102,9 @@ tamis_cuda_plan_summary summary(const cuda::StepPlan& p) {
           .parts = p.parts,
           .column_tiles = p.column_tiles,
           .row_entries = p.plan.capacities.row_entries,
-          .max_kv_len = p.max_kv_len};
+          .max_kv_len = p.max_kv_len,
+          .engine = static_cast<int32_t>(p.engine),
+          .reserved = 0};
 }
 
 tamis_cuda_stats summary(const cuda::StepStats& s, int32_t block) {

@@ -36,8 +36,9 @@ class Plain {
     std::vector<float> keep;               // 0 or 1 / (1 - p)
   };
 
+  // Rows that hold tokens; of all rows, those without too, one in `every`.
   template <class F>
-  void for_each_row(const F& f) const {
+  void for_each_row(const F& f, int64_t every = 1) const {
     int64_t b = 0;
     for (int64_t i = 0; i < s_.total_q; ++i) {
       while (p_.query.cu_q.at<int32_t>({b + 1}) <= i) ++b;
@@ -45,6 +46,7 @@ class Plain {
                               ? p_.query.q_pos.at<int32_t>({i})
                               : p_.cache.kv_len.at<int32_t>({b}) - p_.query.cu_q.at<int32_t>({b + 1}) + i;
       for (int64_t h = 0; h < s_.q_heads; ++h) {
+        if ((i * s_.q_heads + h) % every != 0) continue;
         const int64_t set = i * s_.index_heads + h / (s_.q_heads / s_.index_heads);
         Row row{.query = i,
                 .head = h,
@@ -161,14 +163,15 @@ class Plain {
   const std::vector<int64_t> slots_;
 };
 
-// Weights are rounded after the division by their sum, or before it.
-inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets, bool divide_first) {
+// Weights are rounded after the division by their sum, or before it. Of large problems one row in `every`.
+inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets, bool divide_first,
+                                         int64_t every = 1) {
   const Plain plain(p, sets);
   const Shape& s = plain.shape();
   const DType dtype = p.query.q.dtype;
   reference::Output r{std::vector<double>(s.total_q * s.q_heads * s.v_head_dim, 0.0),
                       std::vector<double>(s.total_q * s.q_heads, -kInf)};
-  plain.for_each_row([&](const Plain::Row& row) {
+  const auto compute = [&](const Plain::Row& row) {
     std::vector<float> x = row.score;
     const float top = *std::max_element(x.begin(), x.end());
     float sum = 0;
@@ -183,7 +186,8 @@ inline reference::Output plain_attention(const Problem& p, const reference::Sets
         if (x[j] != 0) o += x[j] * plain.v(row, j, d);
       r.out[at * s.v_head_dim + d] = rounded(o / after, dtype);
     }
-  });
+  };
+  plain.for_each_row(compute, every);
   return r;
 }
 

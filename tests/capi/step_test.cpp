@@ -16,13 +16,13 @@ namespace tamis::testing {
 namespace {
 
 // What the device computes, under 300 queries of one request where `many`.
-TestProblem step_problem(int64_t head_dim = 16, bool many = false) {
+TestProblem step_problem(int64_t head_dim = 16, bool many = false, int64_t v_head_dim = 8) {
   TestProblem t({.kv_len = {400, 33, 5},
                  .q_len = {many ? 300 : 1, 1, 1},
                  .q_heads = 4,
                  .kv_heads = 2,
                  .head_dim = head_dim,
-                 .v_head_dim = 8,
+                 .v_head_dim = v_head_dim,
                  .dtype = DType::kF16,
                  .page_size = 16,
                  .q = q_noise(1),
@@ -141,6 +141,7 @@ TEST(CStep, ThePlanIsTheOneOfCpp) {
     EXPECT_EQ(r.info.block, w.plan.block);
     EXPECT_EQ(r.info.load, static_cast<int32_t>(w.load));
     EXPECT_EQ(r.info.ring, static_cast<int32_t>(w.ring));
+    EXPECT_EQ(r.info.engine, static_cast<int32_t>(w.engine));
     EXPECT_EQ(r.info.columns, w.columns);
     EXPECT_EQ(r.info.lists, w.lists);
     EXPECT_EQ(r.info.bundles, w.bundles);
@@ -170,6 +171,10 @@ TEST(CStep, ThePlanIsTheOneOfCpp) {
     c.ring = TAMIS_CUDA_RING_SHORT;
     o.ring = cuda::Ring::kShort;
   });
+  same(step_problem(64, true, 128), [](C& c, P&, O& o) {
+    c.engine = TAMIS_CUDA_ENGINE_PREFILL;
+    o.engine = cuda::Engine::kPrefill;
+  });
   same(step_problem(), [](C& c, P&, O& o) { c.density = o.density = 0.9; });
   same(step_problem(), [](C& c, P&, O& o) { c.row_entries = o.row_entries = 2; });
   same(step_problem(), [](C& c, P&, O& o) { c.max_kv_len = o.max_kv_len = 70; });
@@ -187,6 +192,7 @@ TEST(CStep, OptionsArrive) {
   EXPECT_STREQ(r.info.kernel, "decode_sm80_f16");
   EXPECT_EQ(r.info.load, TAMIS_CUDA_LOAD_TOKENS) << "unit 1";
   EXPECT_EQ(r.info.path, TAMIS_PATH_DIRECT);
+  EXPECT_EQ(r.info.engine, TAMIS_CUDA_ENGINE_DECODE);
   EXPECT_EQ(r.info.lists, 1);
   EXPECT_EQ(r.info.bundles, 6);
   EXPECT_EQ(r.info.max_kv_len, describe(r.t.problem)->max_pages * 16);
@@ -217,6 +223,11 @@ TEST(CStep, OptionsArrive) {
   r.options.ring = 3;
   refused(TAMIS_INVALID_ARGUMENT, "ring: 3");
   r.options.ring = TAMIS_CUDA_RING_AUTO;
+  r.options.engine = 3;
+  refused(TAMIS_INVALID_ARGUMENT, "engine: 3");
+  r.options.engine = TAMIS_CUDA_ENGINE_PREFILL;
+  refused(TAMIS_UNSUPPORTED, "head_dim: 16 in the prefill kernel");
+  r.options.engine = TAMIS_CUDA_ENGINE_AUTO;
   r.options.block = 48;
   refused(TAMIS_UNSUPPORTED, "block: 48");
   r.options.block = 0;
@@ -230,6 +241,28 @@ TEST(CStep, OptionsArrive) {
   const CProblem f32(wide.problem);
   EXPECT_EQ(tamis_cuda_plan_make(&f32.problem, nullptr, r.plan, error), TAMIS_UNSUPPORTED);
   EXPECT_TRUE(says(error, "q: dtype F32"));
+}
+
+TEST(CStep, TheEngineArrives) {
+  TAMIS_NEEDS_CUDA();
+  Ready r(step_problem(64, false, 64));
+  EXPECT_EQ(r.info.engine, TAMIS_CUDA_ENGINE_DECODE);
+  EXPECT_EQ(r.info.load, TAMIS_CUDA_LOAD_TOKENS) << "unit 1";
+  r.options.engine = TAMIS_CUDA_ENGINE_PREFILL;
+  r.make_plan();
+  EXPECT_STREQ(r.info.kernel, "prefill_sm90_f16");
+  EXPECT_EQ(r.info.engine, TAMIS_CUDA_ENGINE_PREFILL);
+  EXPECT_EQ(r.info.load, TAMIS_CUDA_LOAD_BLOCKS);
+  EXPECT_EQ(r.info.columns, 128);
+  // An older caller's options end before it.
+  r.options.struct_size = offsetof(tamis_cuda_plan_options, ring);
+  r.make_plan();
+  EXPECT_EQ(r.info.engine, TAMIS_CUDA_ENGINE_DECODE);
+  r.options.struct_size = sizeof r.options;
+  r.options.load = TAMIS_CUDA_LOAD_TOKENS;
+  Error error;
+  EXPECT_EQ(tamis_cuda_plan_make(&r.c.problem, &r.options, r.plan, error), TAMIS_UNSUPPORTED);
+  EXPECT_TRUE(says(error, "load: tokens in the prefill kernel"));
 }
 
 // Two tiles of columns would not fit the registers (tools/check_sass.py).

@@ -21,7 +21,7 @@ class WithoutDevice(CliTest):
 
     def test_a_named_backend_is_never_left(self):
         out = self.folder / "out"
-        for options in ((), ("--fallback", "allow"), ("--load", "tokens"), ("--ring", "short"),
+        for options in ((), ("--fallback", "allow"), ("--load", "tokens"), ("--ring", "short"), ("--engine", "prefill"),
                         ("--block", "128"), ("--path", "dense")):
             report = self.error(5, "run", self.case, "--backend", "cuda", "--out", out, *options)
             self.assertEqual(report["error"], "device_error", options)
@@ -72,8 +72,18 @@ class Load(CliTest):
                                  "--fallback", "refuse")
             self.assertTrue(error["message"].startswith("ring"), error)
 
+    def test_nothing_else_has_engines(self):
+        for backend in BACKENDS:
+            engine = self.good_json("run", self.case, "--backend", backend, "--engine", "prefill")
+            self.assertIn("not engine prefill", engine["reason"])
+            both = self.good_json("run", self.case, "--backend", backend, "--engine", "decode", "--ring", "full")
+            self.assertIn("no rings, full or other; ", both["reason"])
+            error = self.refused(4, "unsupported", "run", self.case, "--backend", backend, "--engine", "prefill",
+                                 "--fallback", "refuse")
+            self.assertTrue(error["message"].startswith("engine"), error)
+
     def test_wrong_usage(self):
-        for option, value in (("--load", "pages"), ("--ring", "long")):
+        for option, value in (("--load", "pages"), ("--ring", "long"), ("--engine", "gather")):
             done = tamis("run", self.case, option, value)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(option, self.good("run", "--help"))

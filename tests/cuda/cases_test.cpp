@@ -130,6 +130,45 @@ TEST_P(CudaCases, HasItsAnswerWithShortRings) {
     }
 }
 
+// What keeps a problem that the device takes from its prefill kernel.
+std::string prefill_obstacle(const Problem& p) {
+  const Result<Shape> s = describe(p);
+  if (s->index_heads > 1 && s->index_heads / s->kv_heads > 32) return "index_heads";
+  return {};
+}
+
+TEST_P(CudaCases, HasItsAnswerByPrefill) {
+  TAMIS_NEEDS_PREFILL_DEVICE();
+  const Known k = load(GetParam());
+  if (HasFailure()) return;
+  const Problem& p = k.the_case.problem;
+  for (const int32_t block : {16, 32, 64})
+    for (const int32_t splits : {0, 1, 2, 8})
+      for (const Path path : {Path::kDirect, Path::kDense}) {
+        SCOPED_TRACE(::testing::Message()
+                     << "block " << block << ", splits " << splits << ", " << path_name(path));
+        cuda::StepOptions o{.block = block};
+        o.plan.splits = splits;
+        o.plan.path = path;
+        std::string why = obstacle(p);
+        if (why.empty()) why = prefill_obstacle(p);
+        if (!why.empty()) {
+          const Status s = cuda::plan_step(p, prefill(o)).status();
+          EXPECT_EQ(s.code(), Code::kUnsupported) << s.message();
+          EXPECT_TRUE(says(s, why));
+          continue;
+        }
+        const DType dtype = splits < 2 ? DType::kF32 : p.query.q.dtype;
+        const DeviceRan r = run_on_device(p, prefill(o), dtype);
+        if (dtype == DType::kF32) {
+          expect_known(k, r);
+        } else {
+          ASSERT_EQ(complaint(r, k.answer, k.tolerance, dtype), "");
+        }
+        if (HasFatalFailure()) return;
+      }
+}
+
 // Through outputs of the problem's own dtype too.
 TEST_P(CudaCases, HasItsAnswerInNarrowOutputs) {
   const Known k = load(GetParam());
@@ -174,6 +213,28 @@ TEST_P(CudaErrorCases, EndInTheirCode) {
   EXPECT_EQ(r.device.tokens_loaded, 0u);
 }
 
+TEST_P(CudaErrorCases, EndInTheirCodeByPrefill) {
+  TAMIS_NEEDS_PREFILL_DEVICE();
+  const Result<io::Case> made = io::read_case(kCases / (GetParam() + ".safetensors"));
+  if (!made.ok()) return;
+  const Problem& p = made->problem;
+  const Status want = normalize(p).status();
+  const Result<cuda::StepPlan> plan = cuda::plan_step(p, prefill({.block = 16}));
+  if (!plan.ok()) {
+    EXPECT_TRUE(plan.status().code() == want.code() || plan.status().code() == Code::kUnsupported)
+        << plan.status().message();
+    return;
+  }
+  DeviceStep step(*plan);
+  const DeviceProblem device(p);
+  const DeviceRan r = run_step(step, device, DType::kF32, Placement::kDense, Before::kMinusZero);
+  EXPECT_STREQ(code_name(r.status.code()), code_name(want.code())) << r.status.message();
+  EXPECT_EQ(r.damage, "");
+  EXPECT_TRUE(all_nan(r.out));
+  EXPECT_TRUE(all_nan(r.lse));
+  EXPECT_EQ(r.device.tokens_loaded, 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(, CudaErrorCases, ::testing::ValuesIn(names_with(".error.json")),
                          [](const auto& name) { return name.param; });
 
@@ -182,6 +243,18 @@ TEST(CudaCaseLists, AreMany) {
   if (no_device()) GTEST_SKIP() << "no device";
   EXPECT_GT(names_with(".expected.safetensors").size(), 60u);
   EXPECT_GT(names_with(".error.json").size(), 30u);
+}
+
+TEST(CudaCaseLists, ManyAreForThePrefillKernel) {
+  int64_t taken = 0;
+  for (const std::string& name : names_with(".expected.safetensors")) {
+    const Result<io::Case> made = io::read_case(kCases / (name + ".safetensors"));
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    if (!obstacle(made->problem).empty() || !prefill_obstacle(made->problem).empty()) continue;
+    EXPECT_TRUE(cuda::plan_step(made->problem, prefill({.block = 16})).ok()) << name;
+    ++taken;
+  }
+  EXPECT_GT(taken, 40);
 }
 
 }  // namespace

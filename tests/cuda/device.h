@@ -24,10 +24,25 @@ inline bool no_device() {
 #define TAMIS_NEEDS_DEVICE() \
   if (::tamis::testing::no_device()) GTEST_SKIP() << "no device"
 
+inline bool no_prefill_device() {
+  static const bool none = [] {
+    const Result<std::vector<CudaDevice>> devices = cuda_devices();
+    return !devices.ok() || devices->front().major != 9 || devices->front().minor != 0;
+  }();
+  return none;
+}
+#define TAMIS_NEEDS_PREFILL_DEVICE() \
+  if (::tamis::testing::no_prefill_device()) GTEST_SKIP() << "no device of compute capability 9.0"
+
 // Every suite of this room is one of these.
 class OnDevice : public ::testing::Test {
  protected:
   void SetUp() override { TAMIS_NEEDS_DEVICE(); }
+};
+
+class OnPrefillDevice : public ::testing::Test {
+ protected:
+  void SetUp() override { TAMIS_NEEDS_PREFILL_DEVICE(); }
 };
 
 // How much a run does is its caller's choice: compute-sanitizer makes everything many times slower.
@@ -41,6 +56,12 @@ inline int64_t problems() { return number_from("TAMIS_CUDA_PROBLEMS", 300); }
 inline bool takes_short_rings() {
   const char* text = std::getenv("TAMIS_CUDA_RING");
   return text != nullptr && std::string(text) == "short";
+}
+
+// TAMIS_CUDA_ENGINE=prefill: steps whose test leaves the choice take the prefill kernel where they can.
+inline bool takes_prefill() {
+  const char* text = std::getenv("TAMIS_CUDA_ENGINE");
+  return text != nullptr && std::string(text) == "prefill";
 }
 
 // Poison counts as written: a search for reads of memory that nobody wrote has to do without.

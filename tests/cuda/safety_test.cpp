@@ -88,8 +88,7 @@ class CudaSafety : public ::testing::TestWithParam<Offence> {
   void SetUp() override { TAMIS_NEEDS_DEVICE(); }
 };
 
-TEST_P(CudaSafety, IsRefusedAndForgotten) {
-  const Offence& offence = GetParam();
+void expect_refused_and_forgotten(const Offence& offence, cuda::StepOptions o) {
   TestProblem bad = good_problem(offence.form);
   const TestProblem good = good_problem(offence.form);
   offence.commit(bad);
@@ -97,7 +96,6 @@ TEST_P(CudaSafety, IsRefusedAndForgotten) {
   ASSERT_EQ(want.code(), offence.code) << "the host agrees: " << want.message();
   const Wanted right = wanted(good.problem);
   for (const int32_t splits : {1, 3}) {
-    cuda::StepOptions o;
     o.plan.splits = splits;
     const std::unique_ptr<DeviceStep> step = planned(good.problem, o);
     DeviceProblem device(good.problem);
@@ -126,6 +124,13 @@ TEST_P(CudaSafety, IsRefusedAndForgotten) {
     EXPECT_EQ(unlike(first, again), "");
     EXPECT_GT(again.stats.epoch, first.stats.epoch);
   }
+}
+
+TEST_P(CudaSafety, IsRefusedAndForgotten) { expect_refused_and_forgotten(GetParam(), {}); }
+
+TEST_P(CudaSafety, IsRefusedAndForgottenByPrefill) {
+  TAMIS_NEEDS_PREFILL_DEVICE();
+  expect_refused_and_forgotten(GetParam(), prefill({.block = 16}));
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaSafety, ::testing::ValuesIn(kOffences),
@@ -235,22 +240,32 @@ TEST_F(CudaCapacity, LengthOfARequest) {
   EXPECT_EQ(r.damage, "");
 }
 
-class CudaUnread : public OnDevice {};
+class CudaUnread : public OnDevice {
+ protected:
+  static void expect_unread(const cuda::StepOptions& o);
+};
 
 // K and V at addresses without memory: a refused batch that read a byte of them would end in an illegal
 // address. Such an error never leaves the process again, so each test of this suite is the last thing it
 // does.
-TEST_F(CudaUnread, ARefusedBatchReadsNoKOrV) {
+void CudaUnread::expect_unread(const cuda::StepOptions& o) {
   for (const Offence& offence : kOffences) {
     TestProblem t = good_problem(offence.form);
     offence.commit(t);
-    const std::unique_ptr<DeviceStep> step = planned(t.problem);
+    const std::unique_ptr<DeviceStep> step = planned(t.problem, o);
     DeviceProblem device(t.problem);
     device.problem.cache.k.data = reinterpret_cast<const void*>(uintptr_t{1} << 16);
     device.problem.cache.v.data = reinterpret_cast<const void*>(uintptr_t{1} << 17);
     EXPECT_STREQ(code_name(run_step(*step, device).status.code()), code_name(offence.code)) << offence.name;
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << offence.name;
   }
+}
+
+TEST_F(CudaUnread, ARefusedBatchReadsNoKOrV) { expect_unread({}); }
+
+TEST_F(CudaUnread, ARefusedBatchReadsNoKOrVByPrefill) {
+  TAMIS_NEEDS_PREFILL_DEVICE();
+  expect_unread(prefill({.block = 16}));
 }
 
 }  // namespace

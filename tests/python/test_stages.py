@@ -173,7 +173,7 @@ def test_poll_of_the_host_has_nothing_to_say(rng):
 @pytest.mark.parametrize("name, value", [
     ("block", 7), ("block", -16), ("block", 256), ("splits", -1), ("density", 1.5), ("density", -0.1),
     ("density", float("nan")), ("row_entries", -1), ("max_kv_len", -1), ("workspace_budget", -1), ("path", "gathered"),
-    ("ring", "long")])
+    ("ring", "long"), ("engine", "gather")])
 def test_a_plan_refuses_numbers_out_of_range(rng, name, value):
     case = decode(rng)
     with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: ") as caught:
@@ -183,7 +183,7 @@ def test_a_plan_refuses_numbers_out_of_range(rng, name, value):
 
 def test_a_plan_takes_numbers_in_range(rng):
     for options in (*(dict(block=block) for block in (0, 16, 32, 64, 128)), dict(density=0), dict(density=1.0),
-                    dict(ring="short"), dict(workspace_budget=0), dict(causal=np.False_, batch_invariant=np.True_)):
+                    dict(ring="short"), dict(engine="prefill"), dict(workspace_budget=0), dict(causal=np.False_, batch_invariant=np.True_)):
         case = decode(rng)
         tamis.plan(case.q, case.k, case.v, candidates_of(case), **{**case.arguments(), **options})
     for name in ("scale", "softcap", "density"):
