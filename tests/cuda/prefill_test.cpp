@@ -68,7 +68,11 @@ TEST_F(CudaPrefill, TheCpuAgrees) {
       ASSERT_EQ(complaint(r, want.answer, want.tolerance, dtype), "");
       ASSERT_EQ(static_cast<int64_t>(r.device.empty_rows),
                 want.answer.sets.empty_rows * (shape->q_heads / shape->index_heads));
-      ASSERT_EQ(r.device.rows_redone, 0u);
+      // Between windows that positions take apart there are tokens nobody sees, which are read and may be
+      // anything.
+      if (p.mask.window == 0 || !p.query.q_pos.present()) {
+        ASSERT_EQ(r.device.rows_redone, 0u);
+      }
       ++ran;
     }
   }
@@ -282,7 +286,7 @@ TEST(CudaPrefillLimits, AreSaidByName) {
   copied(
       "pages of 8", [](Spec& s) { s.page_size = 8; }, as_is);
   copied("pages of 16", as_is, [](Problem&, cuda::StepOptions& o) { o.block = 64; });
-  for (const char* name : {"k: pages", "v: pages"})
+  for (const char* name : {"k has pages", "v has pages"})
     copied(name, as_is,
            [&](Problem& p, cuda::StepOptions&) { (name[0] == 'k' ? p.cache.k : p.cache.v).stride[0] += 8; });
 }

@@ -158,7 +158,9 @@ TEST(EmulatedPrefill, TheReferenceAgrees) {
               2 * want.answer.sets.empty_rows * (describe(p)->q_heads / describe(p)->index_heads));
     // Windows of positions that lie anywhere leave tokens between them that no row selects, and that count as
     // seen: their NaN is then met, and the rows are summed again.
-    if (!p.query.q_pos.present() || p.mask.window == 0) EXPECT_EQ(step.counters.rows_redone, 0u);
+    if (!p.query.q_pos.present() || p.mask.window == 0) {
+      EXPECT_EQ(step.counters.rows_redone, 0u);
+    }
     ++ran;
   }
 }
