@@ -157,6 +157,7 @@ std::string no_blocks(const Shape& s, int32_t block) {
 
 std::string no_boxes(const Problem& problem, const Shape& s, int32_t block) {
   if (std::string why = no_blocks(s, block); !why.empty()) return why;
+  if ((s.page_size > 0 ? s.pages : s.kv_rows) == 0) return "the cache is empty";
   for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, {"v_head_dim", s.v_head_dim}})
     if (dim % 64 != 0) return text(name, " ", dim, " is no multiple of 64");
   for (const auto& [name, t] : {std::pair{"k", &problem.cache.k}, {"v", &problem.cache.v}}) {

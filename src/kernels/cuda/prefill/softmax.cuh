@@ -10,7 +10,7 @@
 
 namespace tamis::cuda {
 
-// What this thread's two rows have come to.
+// What this thread's two rows have come to. m: a score as it is, not yet in base 2.
 struct RowSums {
   float m[2], l[2];
   uint32_t any;  // bit i: row i has selected some key
@@ -65,7 +65,7 @@ class Softmax {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float m = fmaxf(sums.m[i], top[i]);
-        factor[i] = sums.m[i] == -INFINITY ? 1 : device::exp2_fast(sums.m[i] - m);
+        factor[i] = sums.m[i] == -INFINITY ? 1 : device::exp2_fast((sums.m[i] - m) * scale());
         sums.m[i] = m;
         sums.l[i] *= factor[i];
       }
@@ -88,14 +88,16 @@ class Softmax {
       // Keys were selected, and yet nothing was summed: their scores are all -inf, or some are no numbers.
       const bool odd = any && !(sums.l[i] > 0 && sums.l[i] < INFINITY);
       if (lane_ % 4 == 0)
-        ended[lane_ / 4 + 8 * i] = {any ? sums.m[i] : -INFINITY, odd ? -1 : any ? sums.l[i] : 0};
+        ended[lane_ / 4 + 8 * i] = {any ? sums.m[i] * scale() - T::kLift : -INFINITY, odd   ? -1
+                                                                                      : any ? sums.l[i]
+                                                                                            : 0};
     }
   }
 
  private:
   __device__ float scale() const { return C::kBent ? 1.f : a_.step.score.scale * kLog2E; }  // to base 2
 
-  // The rows' maxima in base 2, less the lift.
+  // The rows' maxima.
   __device__ void maxima(const Scores& s, float (&top)[2]) const {
     float x[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
 #pragma unroll
@@ -109,20 +111,21 @@ class Softmax {
       top[i] = fmaxf(x[i][0], x[i][1]);
 #pragma unroll
       for (int d = 1; d < 4; d <<= 1) top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], d));
-      top[i] = top[i] * scale() - T::kLift;
     }
   }
 
   // Weights of two rows' scores, as the left side of the next product, and this thread's part of their sums.
+  // The maximum is taken off before the scale is put on: what is left is then exact for the largest score,
+  // whose weight is a power of 2 however large scores are, and loses nothing where weights are rounded.
   __device__ void weigh(const Scores& s, Weights& p, const float (&m)[2], float (&l)[2]) const {
     const float m0 = base_of(m[0]), m1 = base_of(m[1]), c = scale();
     float a0 = 0, b0 = 0, a1 = 0, b1 = 0;
 #pragma unroll
     for (int k = 0; k < kScores / 4; ++k) {
-      const float w = device::exp2_fast(fmaf(s[4 * k], c, -m0)),
-                  x = device::exp2_fast(fmaf(s[4 * k + 1], c, -m0)),
-                  y = device::exp2_fast(fmaf(s[4 * k + 2], c, -m1)),
-                  z = device::exp2_fast(fmaf(s[4 * k + 3], c, -m1));
+      const float w = device::exp2_fast(fmaf(s[4 * k] - m0, c, T::kLift)),
+                  x = device::exp2_fast(fmaf(s[4 * k + 1] - m0, c, T::kLift)),
+                  y = device::exp2_fast(fmaf(s[4 * k + 2] - m1, c, T::kLift)),
+                  z = device::exp2_fast(fmaf(s[4 * k + 3] - m1, c, T::kLift));
       a0 += w;
       b0 += x;
       a1 += y;
