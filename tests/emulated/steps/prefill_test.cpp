@@ -124,10 +124,13 @@ TEST(EmulatedPrefill, FullAttention) {
   }
 }
 
-TEST(EmulatedPrefill, TheReferenceAgrees) {
-  const int64_t count = number_from("TAMIS_EMULATED_PROBLEMS", 32);
+// In parts, each with problems of its own, so that none takes long.
+class EmulatedPrefillRandom : public ::testing::TestWithParam<int> {};
+
+TEST_P(EmulatedPrefillRandom, TheReferenceAgrees) {
+  const int64_t count = number_from("TAMIS_EMULATED_PROBLEMS", 6);
   int64_t ran = 0;
-  for (int64_t number = first_problem(); ran < count; ++number) {
+  for (int64_t number = first_problem() + 10000 * GetParam(); ran < count; ++number) {
     Dice d(number);
     const Spec s = draw_prefill_sizes(d);
     TestProblem t = draw_problem(d, s, true);
@@ -164,6 +167,8 @@ TEST(EmulatedPrefill, TheReferenceAgrees) {
     ++ran;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(, EmulatedPrefillRandom, ::testing::Range(0, 4));
 
 // Window and sink reach into blocks that no list has, and end inside them; also where they fill whole tiles.
 TEST(EmulatedPrefill, WindowAndSinkEndInsideABlock) {
@@ -238,14 +243,14 @@ TEST(EmulatedPrefill, BitsDependOnTheProblemAlone) {
 // a look at its maximum as long as that serves.
 TEST(EmulatedPrefill, GrowingMaxima) {
   for (const DType dtype : {DType::kBF16, DType::kF16})
-    for (const double slope : {0.01, 1.0, -1.0, 60.0, -60.0}) {
+    for (const double slope : {0.01, -1.0, 60.0}) {
       Spec s = small_spec(64);
-      s.kv_len = {700};
-      s.q_len = {20};
+      s.kv_len = {500};
+      s.q_len = {12};
       s.dtype = dtype;
       s.q = [](int64_t i, int64_t h, int64_t d) { return d == 0 ? 2.0 : noise(1, i, h, d); };
       s.k = [slope](int64_t b, int64_t t, int64_t h, int64_t d) {
-        return d == 0 ? slope * static_cast<double>(slope > 0 ? t * 263 % 700 : t) : noise(2, b, t, h, d);
+        return d == 0 ? slope * static_cast<double>(slope > 0 ? t * 263 % 500 : t) : noise(2, b, t, h, d);
       };
       TestProblem t(s);
       t.all();
