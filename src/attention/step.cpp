@@ -64,11 +64,8 @@ Status launch_run(const StepPlan& plan, const Problem& problem, const Shape& sha
   if (plan.engine == Engine::kPrefill) {
     const PrefillKey key = prefill_key(problem, shape);
     PrefillArgs args = prefill_args(plan, problem, shape, out, buffers, counters);
-    if (plan.load == Load::kBlocks) {
-      const SideShape side = shape_of_side(plan, shape);
-      TAMIS_RETURN_IF_ERROR(describe_side(args.step.k, side, key.dim, &args.k));
-      TAMIS_RETURN_IF_ERROR(describe_side(args.step.v, side, key.dim, &args.v));
-    }
+    if (plan.load == Load::kBlocks)
+      TAMIS_RETURN_IF_ERROR(describe_sides(shape_of_side(plan, shape), key.dim, &args));
     return launch_prefill(key, args, stream);
   }
   return launch_decode({.dtype = problem.query.q.dtype,

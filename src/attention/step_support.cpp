@@ -141,10 +141,9 @@ Status supports(const OutView& out) {
 }
 
 Status supports_prefill(int32_t lists) {
-  constexpr int32_t most_lists = 32;
-  if (lists > most_lists)
+  if (lists > kPrefillLists)
     return unsupported("index_heads: ", lists, " lists of a KV head in the prefill kernel; nearest: up to ",
-                       most_lists);
+                       kPrefillLists);
   return {};
 }
 

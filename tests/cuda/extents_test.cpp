@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/draw.h"
+#include "cuda/pool.h"
 
 namespace tamis {
 namespace {
@@ -15,10 +16,8 @@ class CudaExtents : public OnDevice {};
 TEST_F(CudaExtents, PoolsBeyondTwoToTheThirtyOne) {
   constexpr int64_t kPages = 32776, kTokens = 64, kHeads = 8, kDim = 128, kOnePage = kTokens * kHeads * kDim;
   constexpr int64_t kBytes = kPages * kOnePage * 2;
-  size_t free = 0, all = 0;
-  cuda_ok(cudaMemGetInfo(&free, &all));
-  if (static_cast<int64_t>(free) < 2 * kBytes + (int64_t{1} << 30)) GTEST_SKIP() << "no room for the pool";
-  const int32_t pages[] = {0, 32767, 32768, 32775};
+  if (!room_for(2 * kBytes)) GTEST_SKIP() << "no room for the pool";
+  const std::vector<int32_t> pages{0, 32767, 32768, 32775};
   for (const Layout layout : {Layout::kNHD, Layout::kHND}) {
     TestProblem small({.kv_len = {256},
                        .q_heads = 16,
@@ -36,19 +35,10 @@ TEST_F(CudaExtents, PoolsBeyondTwoToTheThirtyOne) {
     const Wanted want = wanted(small.problem);
     const Problem& p = small.problem;
     DeviceProblem device(p);
-    const auto spread = [&](const TensorView& from, TensorView* to) {
-      auto pool = std::make_unique<DeviceBuffer>(kBytes);
-      pool->fill(0xFF);
-      for (int64_t i = 0; i < 4; ++i)
-        cuda_ok(cudaMemcpy(pool->data() + pages[i] * kOnePage * 2,
-                           static_cast<const unsigned char*>(from.data) + i * kOnePage * 2, kOnePage * 2,
-                           cudaMemcpyHostToDevice));
-      to->data = pool->data();
-      to->shape[0] = kPages;
-      return pool;
-    };
-    const auto k = spread(p.cache.k, &device.problem.cache.k), v = spread(p.cache.v, &device.problem.cache.v);
-    cuda_ok(cudaMemcpy(const_cast<void*>(device.problem.cache.page_table.data), pages, sizeof pages,
+    CacheView& cache = device.problem.cache;
+    const auto k = spread(p.cache.k, pages, kPages, kOnePage * 2, &cache.k),
+               v = spread(p.cache.v, pages, kPages, kOnePage * 2, &cache.v);
+    cuda_ok(cudaMemcpy(const_cast<void*>(cache.page_table.data), pages.data(), pages.size() * sizeof pages[0],
                        cudaMemcpyHostToDevice));
     cuda_ok(cudaDeviceSynchronize());
     for (const cuda::Load load : {cuda::Load::kTokens, cuda::Load::kBlocks})

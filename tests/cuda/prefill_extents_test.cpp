@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/draw.h"
+#include "cuda/pool.h"
 
 namespace tamis {
 namespace {
@@ -17,19 +18,13 @@ cuda::StepOptions split(int32_t splits) {
   return prefill(o);
 }
 
-bool room_for(int64_t bytes) {
-  size_t free = 0, all = 0;
-  cuda_ok(cudaMemGetInfo(&free, &all));
-  return static_cast<int64_t>(free) > bytes + (int64_t{1} << 30);
-}
-
 // Pages of 64 tokens, 8 heads, 128 numbers: page 32768 starts at element 2^31. Only a few pages are written;
 // all others are NaN on the device.
 TEST_F(CudaPrefillExtents, PagesBeyondTwoToTheThirtyOne) {
   constexpr int64_t kPages = 32776, kTokens = 64, kHeads = 8, kDim = 128, kOnePage = kTokens * kHeads * kDim;
   constexpr int64_t kBytes = kPages * kOnePage * 2;
   if (!room_for(2 * kBytes)) GTEST_SKIP() << "no room for the pool";
-  const int32_t pages[] = {0, 32767, 32768, 32775};
+  const std::vector<int32_t> pages{0, 32767, 32768, 32775};
   for (const Layout layout : {Layout::kNHD, Layout::kHND}) {
     TestProblem small({.kv_len = {250},
                        .q_len = {40},
@@ -49,19 +44,10 @@ TEST_F(CudaPrefillExtents, PagesBeyondTwoToTheThirtyOne) {
     const Wanted want = wanted(small.problem);
     const Problem& p = small.problem;
     DeviceProblem device(p);
-    const auto spread = [&](const TensorView& from, TensorView* to) {
-      auto pool = std::make_unique<DeviceBuffer>(kBytes);
-      pool->fill(0xFF);
-      for (int64_t i = 0; i < 4; ++i)
-        cuda_ok(cudaMemcpy(pool->data() + pages[i] * kOnePage * 2,
-                           static_cast<const unsigned char*>(from.data) + i * kOnePage * 2, kOnePage * 2,
-                           cudaMemcpyHostToDevice));
-      to->data = pool->data();
-      to->shape[0] = kPages;
-      return pool;
-    };
-    const auto k = spread(p.cache.k, &device.problem.cache.k), v = spread(p.cache.v, &device.problem.cache.v);
-    cuda_ok(cudaMemcpy(const_cast<void*>(device.problem.cache.page_table.data), pages, sizeof pages,
+    CacheView& cache = device.problem.cache;
+    const auto k = spread(p.cache.k, pages, kPages, kOnePage * 2, &cache.k),
+               v = spread(p.cache.v, pages, kPages, kOnePage * 2, &cache.v);
+    cuda_ok(cudaMemcpy(const_cast<void*>(cache.page_table.data), pages.data(), pages.size() * sizeof pages[0],
                        cudaMemcpyHostToDevice));
     cuda_ok(cudaDeviceSynchronize());
     for (const int32_t splits : {1, 3}) {

@@ -36,7 +36,8 @@ std::string attend(const cuda::PrefillArgs& args, int ctas, uint64_t seed) {
                         .resident = ctas,
                         .step_limit = 20'000'000},
                        [&](char* memory) {
-                         if (cuda::verdict_of(args.step) != 0) return cuda::refuse(args.step, false);
+                         if (const int32_t code = cuda::verdict_of(args.step); code != 0)
+                           return cuda::turn_down(args.step, code);
                          cuda::attend_tiles<C>(args, *reinterpret_cast<typename C::Shared*>(memory));
                        })
       .error;

@@ -7,6 +7,11 @@
 
 namespace tamis::cuda {
 
+// n / by; log2: of `by`, or -1. Page sizes are powers of two nearly always.
+__device__ inline int32_t quotient(uint32_t n, int32_t log2, int64_t by) {
+  return static_cast<int32_t>(log2 >= 0 ? n >> log2 : n / static_cast<uint32_t>(by));
+}
+
 struct Column {
   int32_t query, head;  // query -1: no such row
   int32_t list, pos;

@@ -100,4 +100,12 @@ __device__ inline void refuse(const DecodeArgs& a, bool all) {
   }
 }
 
+// A batch with this verdict: nothing is computed. What only `run` can see, poll() is told.
+__device__ inline void turn_down(const DecodeArgs& a, int32_t code) {
+  if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && blockIdx.y == 0 &&
+      threadIdx.x == 0)
+    a.control->verdict = {code, -1, -1, -1, 0};
+  refuse(a, code == static_cast<int32_t>(Code::kInvalidArgument));
+}
+
 }  // namespace tamis::cuda

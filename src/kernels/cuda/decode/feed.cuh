@@ -145,12 +145,12 @@ class Feed {
       p->page = 0;
       p->in_page = g_.base_slot + p->token;
     } else if (a_.every_token) {
-      const int32_t page = divide(p->token, a_.pages.log2_page, a_.pages.page_size);
+      const int32_t page = quotient(p->token, a_.pages.log2_page, a_.pages.page_size);
       p->page = page_at(page);
       if (p->page == -1) return;
       p->in_page = p->token - page * static_cast<int32_t>(a_.pages.page_size);
     } else {
-      p->page = divide(place, a_.pages.log2_blocks, a_.pages.blocks_a_page);
+      p->page = quotient(place, a_.pages.log2_blocks, a_.pages.blocks_a_page);
       const uint32_t block_of_page = place - static_cast<uint32_t>(p->page) * a_.pages.blocks_a_page;
       p->in_page = static_cast<int32_t>(block_of_page << a_.log2_block) + in_block;
     }
@@ -168,11 +168,6 @@ class Feed {
   __device__ int32_t page_at(int32_t logical) const {
     const int32_t page = a_.pages.table[g_.request * a_.pages.table_stride + logical];
     return page >= 0 && page < a_.pages.pages ? page : -1;
-  }
-
-  // Page sizes are powers of two nearly always.
-  static __device__ int32_t divide(uint32_t n, int32_t log2, int64_t by) {
-    return static_cast<int32_t>(log2 >= 0 ? n >> log2 : n / static_cast<uint32_t>(by));
   }
 
   __device__ bool issue_blocks(int stage) {
@@ -292,7 +287,7 @@ class Feed {
       if (a_.pages.table == nullptr) {
         in_page = g_.base_slot + token;
       } else {
-        const int32_t logical = divide(token, a_.pages.log2_page, a_.pages.page_size);
+        const int32_t logical = quotient(token, a_.pages.log2_page, a_.pages.page_size);
         page = page_at(logical);
         in_page = token - logical * static_cast<int32_t>(a_.pages.page_size);
       }

@@ -15,14 +15,10 @@ __global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
   device::let_successor_start();
   const DeviceTask task = a.scratch.tasks[blockIdx.x];  // of an earlier step where there are fewer now
   const int32_t tasks = a.scratch.head->tasks, code = verdict_of(a);
-  if (code != 0) {
-    if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && blockIdx.y == 0 &&
-        threadIdx.x == 0)
-      a.control->verdict = {code, -1, -1, -1, 0};
-    refuse(a, code == static_cast<int32_t>(Code::kInvalidArgument));
-  } else if (static_cast<int32_t>(blockIdx.x) < tasks) {
+  if (code != 0)
+    turn_down(a, code);
+  else if (static_cast<int32_t>(blockIdx.x) < tasks)
     attend<C>(a, task, static_cast<int32_t>(blockIdx.y), *reinterpret_cast<typename C::Shared*>(memory));
-  }
 }
 
 // `kMostBytes` of shared memory are what the choice of rings goes by.

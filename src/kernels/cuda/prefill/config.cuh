@@ -11,8 +11,7 @@ namespace tamis::cuda {
 
 // A warpgroup that brings in, two that compute 64 query rows each.
 inline constexpr int kPrefillThreads = 384, kComputingWarps = 8;
-inline constexpr int kPrefillLists = 32;  // most lists that the rows of a tile belong to
-inline constexpr int kNotes = 4;          // a note is written a tile ahead and outlives two of the keys
+inline constexpr int kNotes = 4;  // a note is written a tile ahead and outlives two of the keys
 
 inline constexpr int32_t kNowhere =
     0x7FFFFF00;  // the token of a column that holds none: nobody sees that far

@@ -140,10 +140,6 @@ class Feeder {
     }
   }
 
-  static __device__ int32_t quotient(uint32_t n, int32_t log2, int64_t by) {
-    return static_cast<int32_t>(log2 >= 0 ? n >> log2 : n / static_cast<uint32_t>(by));
-  }
-
   __device__ void write_note(const PrefillItem& item, int32_t t, const Place& p, Note* note) const {
     const int32_t size = 1 << a_.step.log2_block, groups = size / 16, first_group = block_here() * groups;
     const bool here = p.block >= 0 && p.page >= 0;

@@ -2,8 +2,9 @@
 
 namespace tamis::cuda {
 
-Status launch_prefill_f16_128(const PrefillKey& key, const PrefillArgs& args, unsigned ctas, void* stream) {
-  return launch_prefill_dim<device::F16, 128>(key, args, ctas, stream);
+Status launch_prefill_f16_128(const device::Target& target, const PrefillKey& key, const PrefillArgs& args,
+                              unsigned ctas, void* stream) {
+  return launch_prefill_dim<device::F16, 128>(target, key, args, ctas, stream);
 }
 
 }  // namespace tamis::cuda

@@ -14,11 +14,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 1) prefill_kernel(const __gri
   extern __shared__ __align__(1024) char memory[];
   device::wait_for_predecessor();
   device::let_successor_start();
-  const int32_t code = verdict_of(a.step);
-  if (code == 0) return attend_tiles<C>(a, *reinterpret_cast<typename C::Shared*>(memory));
-  if (code == static_cast<int32_t>(Code::kStalePlan) && blockIdx.x == 0 && threadIdx.x == 0)
-    a.step.control->verdict = {code, -1, -1, -1, 0};
-  refuse(a.step, code == static_cast<int32_t>(Code::kInvalidArgument));
+  if (const int32_t code = verdict_of(a.step); code != 0) return turn_down(a.step, code);
+  attend_tiles<C>(a, *reinterpret_cast<typename C::Shared*>(memory));
 #endif
 }
 
@@ -34,7 +31,8 @@ __global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
 }
 
 template <class T, int kDim>
-Status launch_prefill_dim(const PrefillKey& key, const PrefillArgs& args, unsigned ctas, void* stream) {
+Status launch_prefill_dim(const device::Target& target, const PrefillKey& key, const PrefillArgs& args,
+                          unsigned ctas, void* stream) {
   using Plain = PrefillConfig<T, kDim, false>;
   using Bent = PrefillConfig<T, kDim, true>;
   using Redo = DecodeConfig<T, kDim, kDim <= 128 ? 2 : 1, true, Feeding::kEither>;
@@ -43,9 +41,10 @@ Status launch_prefill_dim(const PrefillKey& key, const PrefillArgs& args, unsign
                           .threads = kPrefillThreads,
                           .shared_bytes = static_cast<int64_t>(sizeof(typename Plain::Shared)),
                           .early = true};
-  TAMIS_RETURN_IF_ERROR(key.bent ? device::launch<&prefill_kernel<Bent>>(grid, args, on, "prefill")
-                                 : device::launch<&prefill_kernel<Plain>>(grid, args, on, "prefill"));
+  TAMIS_RETURN_IF_ERROR(key.bent ? device::launch<&prefill_kernel<Bent>>(target, grid, args, on, "prefill")
+                                 : device::launch<&prefill_kernel<Plain>>(target, grid, args, on, "prefill"));
   return device::launch<&redo_kernel<Redo>>(
+      target,
       {.blocks = dim3(ctas),
        .threads = kDecodeThreads,
        .shared_bytes = static_cast<int64_t>(sizeof(typename Redo::Shared)),

@@ -1,19 +1,18 @@
 #include "kernels/cuda/prefill/launch.h"
 
 #include "core/launch.h"
-#include "kernels/cuda/decode/launch.h"
 
 namespace tamis::cuda {
 namespace {
 
 // CTAs that stay: one a multiprocessor.
-Status count_ctas(unsigned* ctas) {
-  int device = 0, count = 0, major = 0, minor = 0;
-  TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaGetDevice(&device), "prefill"));
-  for (const auto& [value, attribute] : {std::pair{&count, cudaDevAttrMultiProcessorCount},
-                                         {&major, cudaDevAttrComputeCapabilityMajor},
-                                         {&minor, cudaDevAttrComputeCapabilityMinor}})
-    TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaDeviceGetAttribute(value, attribute, device), "prefill"));
+Status count_ctas(const device::Target& target, unsigned* ctas) {
+  int count = 0, minor = 0;
+  for (const auto& [value, attribute] :
+       {std::pair{&count, cudaDevAttrMultiProcessorCount}, {&minor, cudaDevAttrComputeCapabilityMinor}})
+    TAMIS_RETURN_IF_ERROR(
+        device::cuda_status(cudaDeviceGetAttribute(value, attribute, target.device), "prefill"));
+  const int major = target.facts.major;
   if (major != 9 || minor != 0)
     return {Code::kUnsupported, text("prefill: compute capability ", major, ".", minor,
                                      "; nearest: 9.0 (engine decode runs on 8.0 and later)")};
@@ -25,9 +24,11 @@ Status count_ctas(unsigned* ctas) {
 
 Status launch_prefill(const PrefillKey& key, const PrefillArgs& args, void* stream) {
   unsigned ctas = 0;
-  TAMIS_RETURN_IF_ERROR(count_ctas(&ctas));
+  device::Target target;
+  TAMIS_RETURN_IF_ERROR(device::current_target("prefill", &target));
+  TAMIS_RETURN_IF_ERROR(count_ctas(target, &ctas));
   const bool bf16 = key.dtype == DType::kBF16;
-  PrefillLaunch launch = nullptr;
+  PrefillLaunch* launch = nullptr;
   switch (key.dim) {
     case 64:
       launch = bf16 ? launch_prefill_bf16_64 : launch_prefill_f16_64;
@@ -41,7 +42,7 @@ Status launch_prefill(const PrefillKey& key, const PrefillArgs& args, void* stre
     default:
       return {Code::kUnsupported, text("head_dim: no prefill kernel is padded to ", key.dim)};
   }
-  return launch(key, args, ctas, stream);
+  return launch(target, key, args, ctas, stream);
 }
 
 }  // namespace tamis::cuda

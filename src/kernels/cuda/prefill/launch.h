@@ -4,6 +4,10 @@
 #include "kernels/cuda/prefill/args.h"
 #include "tamis/status.h"
 
+namespace tamis::device {
+struct Target;  // core/launch.h
+}
+
 namespace tamis::cuda {
 
 // What tells the instances apart.
@@ -16,21 +20,22 @@ struct PrefillKey {
 // `unsupported` on a device of another compute capability than 9.0.
 Status launch_prefill(const PrefillKey& key, const PrefillArgs& args, void* stream);
 
-// The copy engine's view of K or V, in boxes of a block of tokens. page_tokens: of a page, or all of a
-// contiguous cache.
+// K and V of `args->step` as the copy engine sees them, in boxes of a block of tokens. page_tokens: of a
+// page, or all of a contiguous cache.
 struct SideShape {
   int64_t page_tokens, pages, kv_heads;
   int32_t block;
 };
-Status describe_side(const DecodeSide& side, const SideShape& shape, int32_t kernel_dim, PrefillSide* out);
+Status describe_sides(const SideShape& shape, int32_t kernel_dim, PrefillArgs* args);
 
 // One for each file of instances.
-using PrefillLaunch = Status (*)(const PrefillKey&, const PrefillArgs&, unsigned ctas, void* stream);
-Status launch_prefill_bf16_64(const PrefillKey&, const PrefillArgs&, unsigned, void*);
-Status launch_prefill_bf16_128(const PrefillKey&, const PrefillArgs&, unsigned, void*);
-Status launch_prefill_bf16_256(const PrefillKey&, const PrefillArgs&, unsigned, void*);
-Status launch_prefill_f16_64(const PrefillKey&, const PrefillArgs&, unsigned, void*);
-Status launch_prefill_f16_128(const PrefillKey&, const PrefillArgs&, unsigned, void*);
-Status launch_prefill_f16_256(const PrefillKey&, const PrefillArgs&, unsigned, void*);
+using PrefillLaunch = Status(const device::Target&, const PrefillKey&, const PrefillArgs&, unsigned ctas,
+                             void* stream);
+PrefillLaunch launch_prefill_bf16_64;
+PrefillLaunch launch_prefill_bf16_128;
+PrefillLaunch launch_prefill_bf16_256;
+PrefillLaunch launch_prefill_f16_64;
+PrefillLaunch launch_prefill_f16_128;
+PrefillLaunch launch_prefill_f16_256;
 
 }  // namespace tamis::cuda

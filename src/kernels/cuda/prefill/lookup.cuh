@@ -40,9 +40,7 @@ class Lookup {
   static __device__ int lane() { return static_cast<int>(threadIdx.x % 32); }
 
   __device__ int32_t logical_page(int32_t token) const {
-    const uint32_t t = static_cast<uint32_t>(token);
-    return static_cast<int32_t>(a_.pages.log2_page >= 0 ? t >> a_.pages.log2_page
-                                                        : t / static_cast<uint32_t>(a_.pages.page_size));
+    return quotient(static_cast<uint32_t>(token), a_.pages.log2_page, a_.pages.page_size);
   }
 
   // Not judged yet, so that several answers can be under way.

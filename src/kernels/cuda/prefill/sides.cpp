@@ -2,8 +2,6 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-
 #include "core/launch.h"
 #include "kernels/cuda/prefill/launch.h"
 #include "kernels/cuda/prefill/specs.h"
@@ -49,16 +47,22 @@ Status encode_map(Encode encode, const device::TensorSpec& spec, device::TensorM
   return {};
 }
 
-}  // namespace
-
-Status describe_side(const DecodeSide& side, const SideShape& shape, int32_t kernel_dim, PrefillSide* out) {
-  Encode encode = nullptr;
-  TAMIS_RETURN_IF_ERROR(find_encode(&encode));
+Status encode_side(Encode encode, const DecodeSide& side, const SideShape& shape, int32_t kernel_dim,
+                   PrefillSide* out) {
   const SideSpecs specs = specs_of(side, shape, kernel_dim);
   out->page_apart = specs.page_apart;
   out->outside = specs.outside;
   TAMIS_RETURN_IF_ERROR(encode_map(encode, specs.block, &out->block));
   return encode_map(encode, specs.group, &out->group);
+}
+
+}  // namespace
+
+Status describe_sides(const SideShape& shape, int32_t kernel_dim, PrefillArgs* args) {
+  Encode encode = nullptr;
+  TAMIS_RETURN_IF_ERROR(find_encode(&encode));
+  TAMIS_RETURN_IF_ERROR(encode_side(encode, args->step.k, shape, kernel_dim, &args->k));
+  return encode_side(encode, args->step.v, shape, kernel_dim, &args->v);
 }
 
 }  // namespace tamis::cuda

@@ -3,8 +3,6 @@
 // and reaches over the groups of axis 3, so that it may begin at any token.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/prefill/launch.h"
 
@@ -15,25 +13,17 @@ struct SideSpecs {
   int32_t page_apart, outside;      // as in PrefillSide
 };
 
-// Whether pages lie a whole number of heads apart, or the other way round: one axis then holds both.
-inline bool pages_follow_heads(const DecodeSide& side, const SideShape& shape) {
-  if (shape.pages <= 1 || shape.kv_heads <= 1) return true;
-  return side.head > 0 && side.page % side.head == 0;
-}
-
+// Where boxes serve (no_boxes() of attention/step_support.h).
 inline SideSpecs specs_of(const DecodeSide& side, const SideShape& shape, int32_t kernel_dim) {
   // With one head, or one page, the other's step serves.
   const bool one_head = shape.kv_heads <= 1, one_page = shape.pages <= 1;
   const int64_t along = one_head ? (one_page ? 16 : side.page) : side.head;
   const int64_t apart = one_page ? 0 : one_head ? 1 : side.page / side.head;
-  const int64_t places = std::max<int64_t>(1, (shape.pages - 1) * apart + shape.kv_heads);
-  const int64_t tokens = std::max<int64_t>(1, shape.page_tokens);
-  device::TensorSpec block{
-      .data = side.data,
-      .size = {std::min<int64_t>(64, side.dim), tokens, std::max<int64_t>(1, side.dim / 64),
-               std::max(1, shape.block / 8), places},
-      .stride = {side.token, 128, 8 * side.token, along},
-      .box = {64, 8, kernel_dim / 64, shape.block / 8, 1}};
+  const int64_t places = (shape.pages - 1) * apart + shape.kv_heads;
+  device::TensorSpec block{.data = side.data,
+                           .size = {64, shape.page_tokens, side.dim / 64, shape.block / 8, places},
+                           .stride = {side.token, 128, 8 * side.token, along},
+                           .box = {64, 8, kernel_dim / 64, shape.block / 8, 1}};
   device::TensorSpec group = block;
   group.box[3] = 1;
   return {block, group, static_cast<int32_t>(apart), static_cast<int32_t>(places)};
