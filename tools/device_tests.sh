@@ -15,13 +15,13 @@
 # LOG gets a heading when it is new, then a section for each part; docs/runs/ keeps such logs. What a part said in full
 # is left in BUILD/device_tests/. A part that cannot run is SKIPPED, which is not passed: the exit status is 1 when
 # anything failed, 3 when something was skipped, 0 when all passed.
-# TAMIS_COMMIT names the commit where there is no repository.
+# TAMIS_COMMIT names the commit where there is no repository. TAMIS_DEVICE_JOBS parts run at a time, 1 unless set.
 # TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` and `prefill` do (1000 and 10000 unless set), and
 # `prefilled` and `short` in proportion.
 set -uo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 build=$1 log=$2
@@ -77,8 +77,6 @@ heading() {
   } >"$log"
 }
 
-failed=() skipped=()
-
 # section PART SHOWN-COMMAND OUTCOME [LINE ...]
 section() {
   local part=$1 command=$2 outcome=$3 line
@@ -87,7 +85,7 @@ section() {
   {
     printf '\n## %s: %s\n\n    %s\n\n' "$part" "$outcome" "$command"
     for line in "$@"; do printf '    %s\n' "$line"; done
-  } >>"$log"
+  } >"$full/$part.section"
 }
 
 # part NAME PATTERN-OF-LINES-TO-KEEP SHOWN-COMMAND COMMAND...
@@ -98,23 +96,17 @@ part() {
   status=$?
   mapfile -t lines < <(grep -E "$keep" "$full/$name.log" | sort -u | head -n 60)
   if [ ${#lines[@]} = 0 ]; then  # nothing that says so is nothing that passed
-    failed+=("$name")
     section "$name" "$shown" "FAILED (exit $status, no summary)"
   elif [ $status != 0 ]; then
-    failed+=("$name")
     section "$name" "$shown" "FAILED (exit $status) after $((SECONDS - begin)) s" "${lines[@]}"
   elif grep -q 'SKIPPED' <<<"${lines[*]}"; then
-    skipped+=("$name")
     section "$name" "$shown" "passed in $((SECONDS - begin)) s, with tests that were SKIPPED" "${lines[@]}"
   else
     section "$name" "$shown" "passed in $((SECONDS - begin)) s" "${lines[@]}"
   fi
 }
 
-skip() {
-  skipped+=("$1")
-  section "$1" "-" "SKIPPED ($2)"
-}
+skip() { section "$1" "-" "SKIPPED ($2)"; }
 
 # Without a device these end well, and here that is a failure.
 run_examples() {
@@ -135,19 +127,19 @@ run_part() {
       env=(TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS="$replays")
       filter='-CudaUnread.*:CudaPrefill*:*ByPrefill*'
       part tests "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
-        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
+        env "${env[@]}" "$room" --gtest_filter="$filter"
       ;;
     prefill)
       env=(TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS="$replays")
       filter='CudaPrefill*:*ByPrefill*-CudaUnread.*'
       part prefill "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
-        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
+        env "${env[@]}" "$room" --gtest_filter="$filter"
       ;;
     prefilled)  # not where a test speaks of what only the decode kernel does
       env=(TAMIS_CUDA_ENGINE=prefill TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS=$((replays / 10)))
       filter='CudaCapacity.*:CudaStale.*:CudaGraph.*:CudaMarks.*:CudaTwoSets.*'
       part prefilled "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
-        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
+        env "${env[@]}" "$room" --gtest_filter="$filter"
       ;;
     unread)
       part unread "$tests_keep" "test_cuda --gtest_filter=CudaUnread.*" "$room" --gtest_filter='CudaUnread.*'
@@ -156,7 +148,7 @@ run_part() {
       filter='-CudaUnread.*:CudaIndex.*:CudaRing.*:*ShortRings*:CudaPrefill*:*ByPrefill*'
       env=(TAMIS_CUDA_RING=short TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS=$((replays / 10)))
       part short "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
-        env "${env[@]}" "$room" --gtest_brief=1 --gtest_filter="$filter"
+        env "${env[@]}" "$room" --gtest_filter="$filter"
       ;;
     cases)
       if [ ! -x "$build/bin/tamis" ]; then
@@ -191,7 +183,7 @@ run_part() {
       env=(TAMIS_CUDA_PROBLEMS="${TAMIS_SANITIZED_PROBLEMS:-4}" TAMIS_GRAPH_REPLAYS=10 TAMIS_CUDA_POISON=$poison)
       part "$1" "$tests_keep|ERROR SUMMARY|RACECHECK SUMMARY" \
         "${env[*]} compute-sanitizer --tool $1${options[*]:+ ${options[*]}} --error-exitcode 9 test_cuda (reduced set)" \
-        env "${env[@]}" "$sanitizer" --tool "$1" "${options[@]}" --error-exitcode 9 "$room" --gtest_brief=1 --gtest_filter="$filter"
+        env "${env[@]}" "$sanitizer" --tool "$1" "${options[@]}" --error-exitcode 9 "$room" --gtest_filter="$filter"
       ;;
     *)
       echo "device_tests.sh: no such part: $1" >&2
@@ -208,8 +200,23 @@ if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   echo "SKIPPED (no device)"
   exit 3
 fi
+jobs=${TAMIS_DEVICE_JOBS:-1}
 heading
-for name in "${parts[@]}"; do run_part "$name"; done
+for name in "${parts[@]}"; do
+  rm -f "$full/$name.section"
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+  run_part "$name" &
+done
+wait
+failed=() skipped=()
+for name in "${parts[@]}"; do
+  [ -e "$full/$name.section" ] || exit 2  # no such part, as it has said
+  cat "$full/$name.section" >>"$log"
+  case $(sed -n 2p "$full/$name.section") in
+    *FAILED*) failed+=("$name") ;;
+    *SKIPPED*) skipped+=("$name") ;;
+  esac
+done
 echo "failed: ${failed[*]:-none}; skipped: ${skipped[*]:-none}"
 [ ${#failed[@]} = 0 ] || exit 1
 [ ${#skipped[@]} = 0 ] || exit 3
