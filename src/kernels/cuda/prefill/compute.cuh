@@ -13,12 +13,15 @@ class Compute {
   using T = typename C::T;
   using Weights = typename Softmax<C>::Weights;
 
-  __device__ Compute(const PrefillArgs& args, typename C::Shared& shared)
+  // group: which of the two. It comes from a shuffle, so that the compiler knows it to be the same in all threads
+  // of a warp, and the products' operands need no vector registers.
+  __device__ Compute(const PrefillArgs& args, typename C::Shared& shared, int group)
       : s_(shared),
         softmax_(args),
         store_(args),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        warp_(static_cast<int>(threadIdx.x / 32) - 4) {}
+        warp_(static_cast<int>(threadIdx.x / 32) - 4),
+        group_(group) {}
 
   __device__ void run() {
     Weights even, odd;
@@ -41,12 +44,15 @@ class Compute {
   // A row tile is stored when the next one has begun. With one slot for query rows it cannot begin.
   static constexpr bool kFlowing = C::kSlots > 1;
 
+  // The tile before.
+  __device__ Turn<C::kStages> before() const { return Turn<C::kStages>{tile_.count - 1}; }
+
   // Waits for the next row tile; false where there is none.
   __device__ bool next_item() {
     ++item_.count;
     device::barrier_wait(device::shared_address(&s_.item_full[item_.at()]), item_.parity());
     if (s_.items[item_.at()].task.bundle < 0) return false;
-    left_ = s_.items[item_.at()].tiles;
+    left_ = tiles_ = s_.items[item_.at()].tiles;
     device::barrier_wait(device::shared_address(&s_.q_full[item_.at()]), item_.parity());
     return true;
   }
@@ -54,7 +60,7 @@ class Compute {
   __device__ void issue_scores() {
     device::barrier_wait(device::shared_address(&s_.k_full[tile_.at()]), tile_.parity());
     device::products_fence();
-    const uint32_t rows = device::shared_address(s_.q[item_.at()]) + warp_ / 4 * kGroupBytes;
+    const uint32_t rows = device::shared_address(s_.q[item_.at()]) + static_cast<uint32_t>(group_) * kGroupBytes;
     const uint64_t q = device::matrix(rows, 16, 1024),
                    k = device::matrix(device::shared_address(s_.k[tile_.at()]), 16, C::kHalves * 1024);
 #pragma unroll
@@ -69,23 +75,28 @@ class Compute {
   }
 
   // Of the tile before.
-  __device__ void issue_values(const Weights& p, bool first) {
-    const Turn<C::kStages> before{tile_.count - 1};
-    device::barrier_wait(device::shared_address(&s_.v_full[before.at()]), before.parity());
+  __device__ void issue_values(const Weights& p) {
+    device::barrier_wait(device::shared_address(&s_.v_full[before().at()]), before().parity());
     device::products_fence();
-    const uint64_t v = device::matrix(device::shared_address(s_.v[before.at()]), 1024, C::kHalves * 1024);
+    const uint64_t v = device::matrix(device::shared_address(s_.v[before().at()]), 1024, C::kHalves * 1024);
 #pragma unroll
     for (int i = 0; i < C::kKeys / 16; ++i)
 #pragma unroll
       for (int part = 0; part < C::kParts; ++part)
         device::multiply_rs(T{}, sums_[part], p + 4 * i,
-                            v + (part * (2 * 1024 >> 4) + i * (2 * C::kHalves * 1024 >> 4)), i > 0 || !first);
+                            v + (part * (2 * 1024 >> 4) + i * (2 * C::kHalves * 1024 >> 4)), i > 0 || !is_first(1));
     device::products_commit();
   }
   __device__ void values_done() {
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) device::settle(sums_[part]);
-    release(&s_.v_empty[Turn<C::kStages>{tile_.count - 1}.at()]);
+    release(&s_.v_empty[before().at()]);
+  }
+  __device__ void scale(const float (&factor)[2]) {
+#pragma unroll
+    for (int part = 0; part < C::kParts; ++part)
+#pragma unroll
+      for (int k = 0; k < C::kPart; ++k) sums_[part][k] *= factor[k / 2 % 2];
   }
 
   __device__ void release(uint64_t* barrier) const {
@@ -97,69 +108,59 @@ class Compute {
     return s_.rows[item.at()] + warp_ * 16;
   }
 
-  // Whether the tile before is this row tile's first. kFlowing: then the row tile before has not been stored
-  // yet.
-  __device__ bool is_first() const { return left_ == s_.items[item_.at()].tiles - 1; }
+  // Whether the tile, or that `ago` tiles ago, is the first of its row tile.
+  __device__ bool is_first(int32_t ago = 0) const { return left_ == tiles_ - ago; }
 
-  __device__ void prepare() {
-    softmax_.prepare(s_.notes[tile_.count % kNotes], s_.items[item_.at()], rows_of(item_), scores_, rows_);
+  // Scores to weights. False, with `factor`, where what was summed before has to be scaled.
+  __device__ bool weigh(Weights& p, bool masked, float (&factor)[2]) {
+    if (is_first()) rows_ = {{-INFINITY, -INFINITY}, {0, 0}, 0};
+    softmax_.prepare(s_.notes[tile_.count % kNotes], masked, s_.items[item_.at()], rows_of(item_), scores_,
+                     rows_);
+    return softmax_.add(scores_, p, rows_, is_first(), rows_of(item_), factor);
   }
-  __device__ void begin_row(Weights& p) {
-    rows_.any = 0;
-    prepare();
-    softmax_.begin(scores_, p, rows_, rows_of(item_));
+  __device__ void advance() {
+    tile_.advance();
+    --left_;
   }
+  __device__ bool masked() const { return s_.notes[tile_.count % kNotes].masked; }
 
   __device__ void first_tile(Weights& p) {
     issue_scores();
+    const bool masked_here = masked();
     device::products_wait<0>();
     scores_done();
-    begin_row(p);
-    tile_.advance();
-    --left_;
+    float factor[2];
+    weigh(p, masked_here, factor);
+    advance();
   }
 
   // Scores and weights of the next tile, values of the one before; false, with those values still to come,
   // where there is no next tile.
   __device__ bool step(const Weights& p, Weights& next) {
-    const bool new_row = left_ == 0, first = is_first();
-    if (new_row && (!kFlowing || !next_item())) return false;
+    if (left_ == 0 && (!kFlowing || !next_item())) return false;
     issue_scores();
-    if (kFlowing && first && item_.count > 0) store_rows(Turn<C::kSlots>{item_.count - 1});
-    issue_values(p, first);
+    if (kFlowing && is_first(1) && item_.count > 0) store_rows(Turn<C::kSlots>{item_.count - 1});
+    issue_values(p);
+    const bool masked_here = masked();
     device::products_wait<1>();
     scores_done();
-    float factor[2] = {1, 1};
-    bool held = true;
-    if (new_row) {
-      end_row(Turn<C::kSlots>{item_.count - 1});
-      begin_row(next);
-    } else {
-      prepare();
-      held = softmax_.add(scores_, next, rows_, factor);
-    }
-    device::products_wait<0>();
+    if (is_first()) end_row(Turn<C::kSlots>{item_.count - 1});
+    float factor[2];
+    const bool held = weigh(next, masked_here, factor);
+    device::products_wait<0>();  // a product that is under way across the loop's edge serializes all
     values_done();
     if (!held) scale(factor);
-    tile_.advance();
-    --left_;
+    advance();
     return true;
   }
 
   __device__ void last_values(const Weights& p) {
-    issue_values(p, !kFlowing && is_first());  // kLeastTiles
+    issue_values(p);
     device::products_wait<0>();
     values_done();
     const Turn<C::kSlots> old{kFlowing ? item_.count - 1 : item_.count};
     end_row(old);
     store_rows(old);
-  }
-
-  __device__ void scale(const float (&factor)[2]) {
-#pragma unroll
-    for (int part = 0; part < C::kParts; ++part)
-#pragma unroll
-      for (int k = 0; k < C::kPart; ++k) sums_[part][k] *= factor[k / 2 % 2];
   }
 
   __device__ void end_row(const Turn<C::kSlots>& item) {
@@ -179,12 +180,12 @@ class Compute {
   typename C::Shared& s_;
   const Softmax<C> softmax_;
   const Store<C> store_;
-  const int lane_, warp_;
+  const int lane_, warp_, group_;
   float scores_[C::kKeys / 2], sums_[C::kParts][C::kPart];
   RowSums rows_{};
   Turn<C::kSlots> item_{~0u};  // counts row tiles
   Turn<C::kStages> tile_;      // counts tiles of keys, over all row tiles
-  int32_t left_ = 0;           // tiles of this row tile
+  int32_t tiles_ = 0, left_ = 0;  // of this row tile
 };
 
 }  // namespace tamis::cuda

@@ -48,7 +48,7 @@ __device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
       Feeder<C>(a, s).run_values();
   } else {
     device::raise_registers<C::kComputeRegisters>();
-    Compute<C>(a, s).run();
+    Compute<C>(a, s, role / 4 - 1).run();
   }
 }
 

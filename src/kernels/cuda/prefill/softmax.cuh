@@ -25,15 +25,19 @@ class Softmax {
   using Weights = uint32_t[kWeights];
   // Weights are at most a sum, and what they are rounded to ends at 65504 or far beyond.
   static constexpr float kBound = T::kLift > 0 ? 32768.f : 1048576.f;
+  // What is added to a row's scores is rounded, and that changes weights by 2^-19 of themselves below this. Rows
+  // that need more are looked at in every tile.
+  static constexpr float kLargestBase = 128;
 
   __device__ explicit Softmax(const PrefillArgs& args)
       : a_(args), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Scores to their final form but for the scale, and -inf where a row does not see a key. rows: of the warp.
-  __device__ void prepare(const TileNote<C::kKeys>& note, const PrefillItem& item, const Column* rows,
-                          Scores& s, RowSums& sums) const {
+  // Scores to their final form but for the scale, and -inf where a row does not see a key. rows: of the warp;
+  // masked: as the note says.
+  __device__ void prepare(const TileNote<C::kKeys>& note, bool masked, const PrefillItem& item,
+                          const Column* rows, Scores& s, RowSums& sums) const {
     if constexpr (C::kBent) bend(note, rows, s);
-    if (!note.masked) {
+    if (!masked) {
       sums.any = 3;
       return;
     }
@@ -41,40 +45,28 @@ class Softmax {
     mask(note, item, rows[lane_ / 4 + 8], 1, s, sums);
   }
 
-  // The first tile of a row.
-  __device__ void begin(const Scores& s, Weights& p, RowSums& sums, const Column* rows) const {
-    float top[2];
-    maxima(s, top);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      // A row that does not exist needs no maximum, and would ask for one at every tile.
-      sums.m[i] = top[i] == -INFINITY && rows[lane_ / 4 + 8 * i].query < 0 ? 0 : top[i];
+  // A tile's weights and their sums. False, with `factor`, where what was summed before has to be scaled.
+  // first: of a row tile, so that m is -inf and l 0.
+  __device__ bool add(const Scores& s, Weights& p, RowSums& sums, bool first, const Column* rows,
+                      float (&factor)[2]) const {
+    float l[2] = {0, 0};
+    bool serves = !first;
+    if (serves) {
+      const float c = scale(), base[2] = {fmaf(-sums.m[0], c, T::kLift), fmaf(-sums.m[1], c, T::kLift)};
+      weigh([&](int k, int i) { return fmaf(s[k], c, base[i]); }, p, l);
+      serves = __all_sync(~0u, l[0] < kBound && l[1] < kBound && fabsf(base[0]) < kLargestBase &&
+                                   fabsf(base[1]) < kLargestBase);  // NaN is not
     }
-    weigh(s, p, sums.m, sums.l);
-  }
-
-  // Another tile. False, with `factor`, where what was summed before has to be scaled.
-  __device__ bool add(const Scores& s, Weights& p, RowSums& sums, float (&factor)[2]) const {
-    float l[2];
-    weigh(s, p, sums.m, l);
-    bool held = true;
-    if (__any_sync(~0u,
-                   !(l[0] < kBound && l[1] < kBound && sums.m[0] > -INFINITY && sums.m[1] > -INFINITY))) {
-      float top[2];
-      maxima(s, top);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float m = fmaxf(sums.m[i], top[i]);
-        factor[i] = sums.m[i] == -INFINITY ? 1 : device::exp2_fast((sums.m[i] - m) * scale());
-        sums.m[i] = m;
-        sums.l[i] *= factor[i];
-      }
-      weigh(s, p, sums.m, l);
-      held = false;
+    if (!serves) {
+      raise(s, sums, rows, factor);
+      // The maximum is taken off before the scale is put on: what is left is then exact for the largest score,
+      // whose weight is a power of 2 however large scores are, and loses nothing where weights are rounded.
+      const float m[2] = {base_of(sums.m[0]), base_of(sums.m[1])}, c = scale();
+      weigh([&](int k, int i) { return fmaf(s[k] - m[i], c, T::kLift); }, p, l);
     }
     sums.l[0] += l[0];
     sums.l[1] += l[1];
-    return held;
+    return serves || first;
   }
 
   // Joins the sums of the four threads of a row, and leaves them for when the rows are stored. ended: of the
@@ -88,9 +80,10 @@ class Softmax {
       // Keys were selected, and yet nothing was summed: their scores are all -inf, or some are no numbers.
       const bool odd = any && !(sums.l[i] > 0 && sums.l[i] < INFINITY);
       if (lane_ % 4 == 0)
-        ended[lane_ / 4 + 8 * i] = {any ? sums.m[i] * scale() - T::kLift : -INFINITY, odd   ? -1
-                                                                                      : any ? sums.l[i]
-                                                                                            : 0};
+        ended[lane_ / 4 + 8 * i] = {any ? fmaf(sums.m[i], scale(), -T::kLift) : -INFINITY,
+                                    odd   ? -1
+                                    : any ? sums.l[i]
+                                          : 0};
     }
   }
 
@@ -114,27 +107,37 @@ class Softmax {
     }
   }
 
-  // Weights of two rows' scores, as the left side of the next product, and this thread's part of their sums.
-  // The maximum is taken off before the scale is put on: what is left is then exact for the largest score,
-  // whose weight is a power of 2 however large scores are, and loses nothing where weights are rounded.
-  __device__ void weigh(const Scores& s, Weights& p, const float (&m)[2], float (&l)[2]) const {
-    const float m0 = base_of(m[0]), m1 = base_of(m[1]), c = scale();
-    float a0 = 0, b0 = 0, a1 = 0, b1 = 0;
+  // Maxima of a tile's scores to the rows', and what was summed before to the new ones.
+  __device__ void raise(const Scores& s, RowSums& sums, const Column* rows, float (&factor)[2]) const {
+    float top[2];
+    maxima(s, top);
 #pragma unroll
-    for (int k = 0; k < kScores / 4; ++k) {
-      const float w = device::exp2_fast(fmaf(s[4 * k] - m0, c, T::kLift)),
-                  x = device::exp2_fast(fmaf(s[4 * k + 1] - m0, c, T::kLift)),
-                  y = device::exp2_fast(fmaf(s[4 * k + 2] - m1, c, T::kLift)),
-                  z = device::exp2_fast(fmaf(s[4 * k + 3] - m1, c, T::kLift));
-      a0 += w;
-      b0 += x;
-      a1 += y;
-      b1 += z;
-      p[2 * k] = T::pair(w, x);
-      p[2 * k + 1] = T::pair(y, z);
+    for (int i = 0; i < 2; ++i) {
+      float m = fmaxf(sums.m[i], top[i]);
+      // A row that does not exist needs no maximum, and would ask for one at every tile.
+      if (m == -INFINITY && rows[lane_ / 4 + 8 * i].query < 0) m = 0;
+      factor[i] = sums.m[i] == -INFINITY ? 1 : device::exp2_fast((sums.m[i] - m) * scale());
+      sums.m[i] = m;
+      sums.l[i] *= factor[i];
     }
-    l[0] = a0 + b0;
-    l[1] = a1 + b1;
+  }
+
+  // exp2(f(k, i)) of a row i's score k as the left side of the next product, and this thread's part of their
+  // sums.
+  template <class F>
+  __device__ static void weigh(const F& f, Weights& p, float (&l)[2]) {
+    float a[2] = {0, 0}, b[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < kScores / 4; ++k)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float x = device::exp2_fast(f(4 * k + 2 * i, i)), y = device::exp2_fast(f(4 * k + 2 * i + 1, i));
+        a[i] += x;
+        b[i] += y;
+        p[2 * k + i] = T::pair(x, y);
+      }
+    l[0] = a[0] + b[0];
+    l[1] = a[1] + b[1];
   }
 
   __device__ void bend(const TileNote<C::kKeys>& note, const Column* rows, Scores& s) const {
