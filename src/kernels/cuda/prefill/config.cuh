@@ -11,7 +11,7 @@ namespace tamis::cuda {
 
 // A warpgroup that brings in, two that compute 64 query rows each.
 inline constexpr int kPrefillThreads = 384, kComputingWarps = 8;
-inline constexpr int kNotes = 4;  // a note is written a tile ahead and outlives two of the keys
+inline constexpr int kNotes = 8;  // a note outlives its keys by two tiles; the others are written ahead
 
 inline constexpr int32_t kNowhere =
     0x7FFFFF00;  // the token of a column that holds none: nobody sees that far
@@ -87,14 +87,14 @@ struct PrefillConfig {
     PartialSum sums[kSlots][kPrefillRows];  // of rows that have ended and are not stored yet
     TileNote<kKeys> notes[kNotes];
     alignas(8) uint64_t item_full[kSlots], q_full[kSlots], slot_empty[kSlots];
-    uint64_t note_full[kNotes];
+    uint64_t note_full[kNotes], note_empty[kNotes];
     uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
     uint64_t v_landed;
   };
   static_assert(sizeof(Shared) <= 226 * 1024);
 };
 
-// A place in a ring of 1, 2 or 4, and the parity of the pass over it.
+// A place in a ring of 1, 2, 4 or 8, and the parity of the pass over it.
 template <uint32_t kPlaces>
 struct Turn {
   uint32_t count = 0;
@@ -102,5 +102,14 @@ struct Turn {
   __device__ uint32_t parity() const { return count / kPlaces % 2; }
   __device__ void advance() { ++count; }
 };
+
+// By the warp of the keys, once a tile's slot was free: then all are done with the keys of the tile two back, and
+// before that had made the weights of the tile three back and seen its values, which is the last use of its
+// note. A barrier of its own tells that, because keys' slots may be filled and free again while nobody looks.
+template <class S>
+__device__ void release_note(S& s, const Turn<kNotes>& note) {
+  if (note.count >= 3)
+    device::barrier_arrive(device::shared_address(&s.note_empty[Turn<kNotes>{note.count - 3}.at()]));
+}
 
 }  // namespace tamis::cuda

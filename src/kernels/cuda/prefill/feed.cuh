@@ -1,6 +1,6 @@
 // Finds out where blocks lie and who sees them, and leaves that in each tile's note for the others: the work
-// of one warp, which also has the copy engine bring the keys; another has it bring the values. With `tokens`
-// the notes tell where each token lies, and tokens.cuh brings both.
+// of one warp. Two more have the copy engine bring keys and values. With `tokens` the notes tell where each
+// token lies, and tokens.cuh brings both.
 #pragma once
 
 #include "kernels/cuda/prefill/lookup.cuh"
@@ -17,42 +17,33 @@ class Feeder {
 
   __device__ void run_notes() {
     Turn<C::kSlots> slot;
-    Turn<C::kStages> stage;
     Turn<kNotes> note;
     for (;; slot.advance()) {
       device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
       const PrefillItem& item = s_.items[slot.at()];
       if (item.task.bundle < 0) return;
       Place now = ask(item, 0);
-      int32_t tokens = 0;  // to bring
-      for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
+      for (int32_t t = 0; t < item.tiles; ++t, note.advance()) {
+        device::barrier_wait(device::shared_address(&s_.note_empty[note.at()]), note.parity() ^ 1);
         const Place next = ask(item, t + 1);
         settle(item, &now);
-        // The slot of the keys of the tile before was free: everyone is done with the keys of three tiles
-        // back, and before that had seen the values of four back, which were the last use of this note.
         Note& n = s_.notes[note.at()];
         write_note(item, t, now, &n);
         __syncwarp();
-        if (a_.step.tokens) tokens += Lookup<C>(a_).look_up(item, n);
-        // Before the note is shown: this slot must not be filled and free again while this warp waits for it.
-        device::barrier_wait(device::shared_address(&s_.k_empty[stage.at()]), stage.parity() ^ 1);
-        const uint32_t full = device::shared_address(&s_.k_full[stage.at()]);
+        if (a_.step.tokens) count_tokens(Lookup<C>(a_).look_up(item, n));
         __syncwarp();
-        if (lane() == 0) {
-          device::barrier_arrive(device::shared_address(&s_.note_full[note.at()]));
-          if (!a_.step.tokens) device::barrier_arrive_and_expect(full, C::kTileBytes);
-        }
-        __syncwarp();
-        if (!a_.step.tokens) copy(a_.k, item, n, device::shared_address(s_.k[stage.at()]), full);
+        if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.note_full[note.at()]));
         now = next;
       }
-      count(item, tokens);
+      count(item);
       __syncwarp();
       if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
     }
   }
 
-  __device__ void run_values() {
+  // Of one warp: keys, or values.
+  template <bool kOfKeys>
+  __device__ void run_boxes() {
     Turn<C::kSlots> slot;
     Turn<C::kStages> stage;
     Turn<kNotes> note;
@@ -63,15 +54,18 @@ class Feeder {
       if (item.task.bundle < 0) return;
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
         device::barrier_wait(device::shared_address(&s_.note_full[note.at()]), note.parity());
-        device::barrier_wait(device::shared_address(&s_.v_empty[stage.at()]), stage.parity() ^ 1);
+        const uint32_t full = device::shared_address((kOfKeys ? s_.k_full : s_.v_full) + stage.at()),
+                       to = device::shared_address((kOfKeys ? s_.k : s_.v)[stage.at()]);
+        device::barrier_wait(device::shared_address((kOfKeys ? s_.k_empty : s_.v_empty) + stage.at()),
+                             stage.parity() ^ 1);
+        if (kOfKeys && lane() == 0) release_note(s_, note);
         const Note& n = s_.notes[note.at()];
-        const uint32_t full = device::shared_address(&s_.v_full[stage.at()]),
-                       to = device::shared_address(s_.v[stage.at()]);
-        const uint32_t barrier = n.holes ? device::shared_address(&s_.v_landed) : full;
+        const bool holes = !kOfKeys && n.holes;
+        const uint32_t barrier = holes ? device::shared_address(&s_.v_landed) : full;
         if (lane() == 0) device::barrier_arrive_and_expect(barrier, C::kTileBytes);
         __syncwarp();
-        copy(a_.v, item, n, to, barrier);
-        if (!n.holes) continue;
+        copy(kOfKeys ? a_.k : a_.v, item, n, to, barrier);
+        if (!holes) continue;
         device::barrier_wait(barrier, landed);
         landed ^= 1;
         fill_holes(n, to);
@@ -113,8 +107,8 @@ class Feeder {
     const int64_t entry = item.entry + at;
     p.block = a_.step.index.blocks[entry];
     p.page = a_.step.tokens ? 0 : static_cast<int32_t>(a_.step.index.places[entry]);
-    if (list_here() < item.lists)
-      p.word = a_.step.index.members[entry * a_.step.index.lists + item.list + list_here()];
+    // Lanes that no list is left for take the last one: of a single list all know all.
+    p.word = a_.step.index.members[entry * a_.step.index.lists + item.list + min(list_here(), item.lists - 1)];
     return p;
   }
 
@@ -145,8 +139,8 @@ class Feeder {
     const bool here = p.block >= 0 && p.page >= 0;
     const int32_t base = here ? p.block << a_.step.log2_block : kNowhere;
     const uint64_t whole = word_mask(size);
-    uint64_t listed = 0;  // by some list of the lane's
-    bool full = true;     // by all of them
+    uint64_t listed = here ? p.word : 0;          // by some list of the lane's
+    bool full = here && (p.word & whole) == whole;  // by all of them
     for (int32_t l = list_here(); l < item.lists; l += lists_at_once()) {
       uint64_t word = 0;
       if (here)
@@ -159,7 +153,7 @@ class Feeder {
       for (int32_t g = 0; g < groups; ++g)
         note->listed[l][first_group + g] = static_cast<uint16_t>(word >> (16 * g));
     }
-    for (int d = blocks(); d < 32; d <<= 1) {
+    for (int d = blocks(); a_.step.index.lists > 1 && d < 32; d <<= 1) {
       listed |= __shfl_xor_sync(~0u, listed, d);
       full = static_cast<bool>(__shfl_xor_sync(~0u, static_cast<int>(full), d)) && full;
     }
@@ -213,15 +207,16 @@ class Feeder {
     }
   }
 
-  __device__ void count(const PrefillItem& item, int32_t tokens) const {
+  __device__ void count(const PrefillItem& item) const {
     StepCounters* counters = a_.step.counters;
     if (counters == nullptr || lane() != 0) return;
     atomicAdd(&counters->tasks, 1ull);
     atomicAdd(&counters->tiles, static_cast<unsigned long long>(item.tiles * (C::kKeys / 64)));
-    const int32_t blocks = item.task.end - item.task.begin;
-    atomicAdd(&counters->tokens_loaded, a_.step.tokens
-                                            ? static_cast<unsigned long long>(tokens)
-                                            : static_cast<unsigned long long>(blocks) << a_.step.log2_block);
+    if (!a_.step.tokens) count_tokens(int64_t{item.task.end - item.task.begin} << a_.step.log2_block);
+  }
+  __device__ void count_tokens(int64_t tokens) const {
+    if (a_.step.counters != nullptr && lane() == 0)
+      atomicAdd(&a_.step.counters->tokens_loaded, static_cast<unsigned long long>(tokens));
   }
 
   const PrefillArgs& a_;

@@ -14,14 +14,15 @@
 namespace tamis::cuda {
 
 template <class C>
-__device__ void init_barriers(const PrefillArgs& a, typename C::Shared& s) {
+__device__ void init_barriers(typename C::Shared& s) {
   const auto init = [](uint64_t* barriers, int count, uint32_t arrivals) {
     for (int i = 0; i < count; ++i) device::barrier_init(device::shared_address(barriers + i), arrivals);
   };
   init(s.item_full, C::kSlots, 1);
   init(s.q_full, C::kSlots, 32);
-  init(s.slot_empty, C::kSlots, kComputingWarps + (a.step.tokens ? 3 : 2));
+  init(s.slot_empty, C::kSlots, kComputingWarps + 3);
   init(s.note_full, kNotes, 1);
+  init(s.note_empty, kNotes, 1);
   init(s.k_full, C::kStages, 1);
   init(s.k_empty, C::kStages, kComputingWarps);
   init(s.v_full, C::kStages, 1);
@@ -33,7 +34,7 @@ __device__ void init_barriers(const PrefillArgs& a, typename C::Shared& s) {
 // One CTA.
 template <class C>
 __device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
-  if (threadIdx.x == 0) init_barriers<C>(a, s);
+  if (threadIdx.x == 0) init_barriers<C>(s);
   __syncthreads();
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   if (role < 4) {
@@ -45,7 +46,9 @@ __device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
     else if (a.step.tokens)
       TokenFeeder<C>(a, s).run(role == 3);
     else if (role == 1)
-      Feeder<C>(a, s).run_values();
+      Feeder<C>(a, s).template run_boxes<false>();
+    else
+      Feeder<C>(a, s).template run_boxes<true>();
   } else {
     device::raise_registers<C::kComputeRegisters>();
     Compute<C>(a, s, role / 4 - 1).run();

@@ -12,7 +12,7 @@ class TokenFeeder {
   __device__ TokenFeeder(const PrefillArgs& args, typename C::Shared& shared)
       : a_(args.step), s_(shared), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Of one warp: keys, or values. The warp that writes the notes has seen the keys' slot free.
+  // Of one warp: keys, or values.
   __device__ void run(bool keys) {
     Turn<C::kSlots> slot;
     Turn<C::kStages> stage;
@@ -25,7 +25,8 @@ class TokenFeeder {
       const char* head = side.data + item.group.kv_head * side.head;
       for (int32_t tiles = item.tiles; tiles > 0; --tiles, stage.advance(), note.advance()) {
         wait(&s_.note_full[note.at()], note.parity());
-        if (!keys) wait(&s_.v_empty[stage.at()], stage.parity() ^ 1);
+        wait(keys ? &s_.k_empty[stage.at()] : &s_.v_empty[stage.at()], stage.parity() ^ 1);
+        if (keys && lane_ == 0) release_note(s_, note);
         const auto& n = s_.notes[note.at()];
         copy(head, side.dim, keys ? n.k_at : n.v_at,
              device::shared_address(keys ? s_.k[stage.at()] : s_.v[stage.at()]));
