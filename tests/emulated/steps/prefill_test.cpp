@@ -286,6 +286,25 @@ TEST(EmulatedPrefill, ValuesThatAreNotFinite) {
     }
 }
 
+// A row that is left counts once, although the second kernel has its own way of summing rows again.
+TEST(EmulatedPrefill, EveryRowAgain) {
+  for (const int32_t splits : {1, 3}) {
+    Spec s = small_spec(64);
+    s.v = [](int64_t, int64_t t, int64_t h, int64_t d) { return d == 5 ? kNaN : noise(6, t, h, d); };
+    TestProblem t(s);
+    t.problem.candidates.query_block = 64;
+    t.all();
+    const Wanted want = wanted(t.problem);
+    cuda::StepOptions o{.block = 16};
+    o.plan.splits = splits;
+    const cuda::StepPlan plan = planned(t.problem, o);
+    Step step(t.problem, plan, 5);
+    EXPECT_EQ(complaint(step.run(DType::kF32, Placement::kDense, 2), want.answer, want.tolerance), "")
+        << "splits " << splits;
+    EXPECT_EQ(step.counters.rows_redone, 2 * 43u * 4) << "splits " << splits;  // two runs
+  }
+}
+
 // Keys that are not finite, where no row selects them, where some do, and where all of a row's are -inf.
 TEST(EmulatedPrefill, KeysThatAreNotFinite) {
   for (const double value : {kNaN, kInf, -kInf}) {

@@ -18,7 +18,8 @@ __device__ void redo_rows(const PrefillArgs& a, typename C::Shared& s) {
     task.begin = 0;
     task.end = max(a.step.index.count[task.bundle], 0);
     task.part = -1;
-    attend<C>(a.step, task, entry.tile * static_cast<int32_t>(kTiles) + static_cast<int32_t>(i % kTiles), s);
+    attend<C, false>(a.step, task,
+                     entry.tile * static_cast<int32_t>(kTiles) + static_cast<int32_t>(i % kTiles), s);
     __syncthreads();
   }
   // Every CTA has read the count by the time that the last one is here.
