@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -25,7 +26,17 @@ inline float rounded(float x, DType dtype) {
 class Plain {
  public:
   Plain(const Problem& p, const reference::Sets& sets)
-      : p_(p), s_(*describe(p)), sets_(sets), slots_(reference::physical_slots(p, sets)) {}
+      : p_(p), s_(*describe(p)), sets_(sets), slots_(reference::physical_slots(p, sets)), used_(slots_) {
+    std::sort(used_.begin(), used_.end());
+    used_.erase(std::unique(used_.begin(), used_.end()), used_.end());
+    for (const int64_t slot : slots_)
+      nth_.push_back(std::lower_bound(used_.begin(), used_.end(), slot) - used_.begin());
+    k_ = decoded(p.cache.k, p.cache.k_quant, s_.head_dim);
+    v_ = decoded(p.cache.v, p.cache.v_quant, s_.v_head_dim);
+    for (int64_t i = 0; i < s_.total_q; ++i)
+      for (int64_t h = 0; h < s_.q_heads; ++h)
+        for (int64_t d = 0; d < s_.head_dim; ++d) q_.push_back(number(p.query.q, i, h, d));
+  }
 
   const Shape& shape() const { return s_; }
 
@@ -67,16 +78,18 @@ class Plain {
   }
 
   int64_t slot(const Row& row, int64_t j) const { return slots_[row.begin + j]; }
-  float q(const Row& row, int64_t d) const { return number(p_.query.q, row, d); }
-  float d_out(const Row& row, int64_t d) const { return number(p_.gradients.d_out, row, d); }
+  float q(const Row& row, int64_t d) const {
+    return q_[(row.query * s_.q_heads + row.head) * s_.head_dim + d];
+  }
+  float d_out(const Row& row, int64_t d) const { return number(p_.gradients.d_out, row.query, row.head, d); }
   float d_lse(const Row& row) const {
     return p_.gradients.d_lse.present() ? p_.gradients.d_lse.at<float>({row.query, row.head}) : 0;
   }
   float k(const Row& row, int64_t j, int64_t d) const {
-    return of_cache(p_.cache.k, p_.cache.k_quant, slot(row, j), row.kv_head, d);
+    return k_[(nth_[row.begin + j] * s_.kv_heads + row.kv_head) * s_.head_dim + d];
   }
   float v(const Row& row, int64_t j, int64_t d) const {
-    return of_cache(p_.cache.v, p_.cache.v_quant, slot(row, j), row.kv_head, d);
+    return v_[(nth_[row.begin + j] * s_.kv_heads + row.kv_head) * s_.v_head_dim + d];
   }
 
   // Of (slot, head, dim) in a dense gradient with the axes of k or v.
@@ -94,20 +107,33 @@ class Plain {
   static float load(const TensorView& t, int64_t at) {
     return static_cast<float>(testing::load(t.data, t.dtype, at));
   }
-  static float number(const TensorView& t, const Row& row, int64_t d) {
-    return load(t, row.query * t.stride[0] + row.head * t.stride[1] + d * t.stride[2]);
+  static float number(const TensorView& t, int64_t query, int64_t head, int64_t d) {
+    return load(t, query * t.stride[0] + head * t.stride[1] + d * t.stride[2]);
   }
 
-  float of_cache(const TensorView& t, const Quantization& quant, int64_t slot, int64_t head,
-                 int64_t d) const {
+  // The slots that sets use, head by head: each number is decoded once, however many rows read it.
+  std::vector<float> decoded(const TensorView& t, const Quantization& quant, int64_t dim) const {
     const KvStrides stride = kv_strides(t, p_.cache.layout);
-    const int64_t page = s_.page_size == 0 ? 0 : slot / s_.page_size, token = slot - page * s_.page_size;
-    const int64_t row = page * stride.page + token * stride.token + head * stride.head;
-    if (quant.format == Format::kPlain) return load(t, row + d * stride.dim);
     const bool halves = quant.format == Format::kInt4;
-    int code = static_cast<const unsigned char*>(t.data)[row + (halves ? d / 2 : d) * stride.dim];
-    if (halves) code = d % 2 ? code >> 4 : code & 15;
-    return static_cast<float>(code_values(quant.format)[code]) * scale_of(quant, page, token, head, d);
+    std::vector<float> numbers;
+    numbers.reserve(used_.size() * static_cast<size_t>(s_.kv_heads * dim));
+    for (const int64_t slot : used_) {
+      const int64_t page = s_.page_size == 0 ? 0 : slot / s_.page_size, token = slot - page * s_.page_size;
+      for (int64_t head = 0; head < s_.kv_heads; ++head)
+        for (int64_t d = 0; d < dim; ++d) {
+          const int64_t at = page * stride.page + token * stride.token + head * stride.head +
+                             (halves ? d / 2 : d) * stride.dim;
+          if (quant.format == Format::kPlain) {
+            numbers.push_back(load(t, at));
+            continue;
+          }
+          int code = static_cast<const unsigned char*>(t.data)[at];
+          if (halves) code = d % 2 ? code >> 4 : code & 15;
+          numbers.push_back(static_cast<float>(code_values(quant.format)[code]) *
+                            scale_of(quant, page, token, head, d));
+        }
+    }
+    return numbers;
   }
 
   float scale_of(const Quantization& quant, int64_t page, int64_t token, int64_t head, int64_t d) const {
@@ -161,30 +187,35 @@ class Plain {
   const Shape s_;
   const reference::Sets& sets_;
   const std::vector<int64_t> slots_;
+  std::vector<int64_t> used_, nth_;  // the slots, each once; where in there the one of an edge is
+  std::vector<float> q_, k_, v_;
 };
 
-// Weights are rounded after the division by their sum, or before it. Of large problems one row in `every`.
-inline reference::Output plain_attention(const Problem& p, const reference::Sets& sets, bool divide_first,
-                                         int64_t every = 1) {
+// Weights are rounded after the division by their sum, and before it. Of large problems one row in `every`.
+inline std::array<reference::Output, 2> plain_attention(const Problem& p, const reference::Sets& sets,
+                                                        int64_t every = 1) {
   const Plain plain(p, sets);
   const Shape& s = plain.shape();
   const DType dtype = p.query.q.dtype;
-  reference::Output r{std::vector<double>(s.total_q * s.q_heads * s.v_head_dim, 0.0),
-                      std::vector<double>(s.total_q * s.q_heads, -kInf)};
+  const reference::Output none{std::vector<double>(s.total_q * s.q_heads * s.v_head_dim, 0.0),
+                               std::vector<double>(s.total_q * s.q_heads, -kInf)};
+  std::array<reference::Output, 2> r{none, none};
   const auto compute = [&](const Plain::Row& row) {
-    std::vector<float> x = row.score;
-    const float top = *std::max_element(x.begin(), x.end());
+    const float top = *std::max_element(row.score.begin(), row.score.end());
+    std::vector<float> weight = row.score;
     float sum = 0;
-    for (float& y : x) sum += y = std::exp(y - top);
-    const float before = divide_first ? sum : 1, after = divide_first ? 1 : sum;
-    for (int64_t j = 0; j < row.count; ++j) x[j] = rounded(x[j] * row.keep[j] / before, dtype);
+    for (float& y : weight) sum += y = std::exp(y - top);
     const int64_t at = row.query * s.q_heads + row.head;
-    r.lse[at] = top + std::log(sum);
-    for (int64_t d = 0; d < s.v_head_dim; ++d) {
-      float o = 0;
-      for (int64_t j = 0; j < row.count; ++j)
-        if (x[j] != 0) o += x[j] * plain.v(row, j, d);
-      r.out[at * s.v_head_dim + d] = rounded(o / after, dtype);
+    for (const bool divide_first : {false, true}) {
+      const float before = divide_first ? sum : 1, after = divide_first ? 1 : sum;
+      std::vector<float> o(s.v_head_dim, 0.f);
+      for (int64_t j = 0; j < row.count; ++j) {
+        const float x = rounded(weight[j] * row.keep[j] / before, dtype);
+        for (int64_t d = 0; x != 0 && d < s.v_head_dim; ++d) o[d] += x * plain.v(row, j, d);
+      }
+      r[divide_first].lse[at] = top + std::log(sum);
+      for (int64_t d = 0; d < s.v_head_dim; ++d)
+        r[divide_first].out[at * s.v_head_dim + d] = rounded(o[d] / after, dtype);
     }
   };
   plain.for_each_row(compute, every);

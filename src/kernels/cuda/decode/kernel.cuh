@@ -144,7 +144,8 @@ __device__ void join_parts(const DecodeArgs& a, const Group& g, const DeviceTask
   }
 }
 
-template <class C>
+// kCountsRedone: rows that are summed alone are counted as such; else the caller has done so.
+template <class C, bool kCountsRedone = true>
 __device__ void attend(const DecodeArgs& a, const DeviceTask& task, int32_t column_tile,
                        typename C::Shared& s) {
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -224,7 +225,7 @@ __device__ void attend(const DecodeArgs& a, const DeviceTask& task, int32_t colu
       __syncthreads();
       join_warps<C>(a, g, task, alone ? pass : 0, alone ? pass + 1 : g.columns, s);
       if (!alone) break;
-    } else if (a.counters != nullptr && threadIdx.x == 0) {
+    } else if (kCountsRedone && a.counters != nullptr && threadIdx.x == 0) {
       atomicAdd(&a.counters->rows_redone, static_cast<unsigned long long>(g.columns));
     }
     if constexpr (C::kMany) {

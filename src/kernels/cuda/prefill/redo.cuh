@@ -11,14 +11,17 @@ namespace tamis::cuda {
 template <class C>
 __device__ void redo_rows(const PrefillArgs& a, typename C::Shared& s) {
   constexpr uint32_t kTiles = 16 / C::kColumns;  // of 16 rows
-  const uint32_t count = verdict_of(a.step) == 0 ? __ldcg(a.work.redo_count) * kTiles : 0;
+  // A refused batch may have left the counters of work unwritten.
+  if (verdict_of(a.step) != 0) return;
+  const uint32_t count = __ldcg(a.work.redo_count) * kTiles;
   for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
     const RedoEntry entry = a.work.redo[i / kTiles];
     DeviceTask task = a.step.scratch.tasks[entry.task];
     task.begin = 0;
     task.end = max(a.step.index.count[task.bundle], 0);
     task.part = -1;
-    attend<C>(a.step, task, entry.tile * static_cast<int32_t>(kTiles) + static_cast<int32_t>(i % kTiles), s);
+    attend<C, false>(a.step, task,
+                     entry.tile * static_cast<int32_t>(kTiles) + static_cast<int32_t>(i % kTiles), s);
     __syncthreads();
   }
   // Every CTA has read the count by the time that the last one is here.
