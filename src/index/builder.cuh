@@ -43,6 +43,7 @@ class Builder {
       reinterpret_cast<int32_t*>(&s_.counts)[i] = 0;
     if (threadIdx.x == 0) {
       s_.last_block_unseen = 0;
+      s_.positions = kNoPositions;
       s_.key = kNoOffence;
       s_.lock = 0;
     }
@@ -56,9 +57,9 @@ class Builder {
         const bool window = s.window_begin < s.window_end;
         joined_ = {static_cast<int32_t>(s.end), static_cast<int32_t>(s.sink_end),
                    window ? static_cast<int32_t>(s.window_begin) : 0,
-                   window ? static_cast<int32_t>(s.window_end) : 0};
+                   window ? static_cast<int32_t>(s.window_end) : 0, false};
       } else {
-        joined_ = join_sights(a_, frame_);
+        joined_ = join_sights(a_, frame_, s_);
       }
       if (a_.candidates.every_token)
         take_all();
@@ -69,6 +70,8 @@ class Builder {
   }
 
  private:
+  static constexpr bool kInside = kPlain && kOneQuery;  // every entry lies in one block
+
   __device__ bool has_own_place() const { return a_.out.own.an_entry > 0; }
   __device__ int32_t lists() const { return kPlain ? 1 : a_.out.lists; }
 
@@ -169,7 +172,7 @@ class Builder {
         if (static_cast<uint32_t>(e) < static_cast<uint32_t>(end)) {
           const int32_t begin = e * unit, last = frame_.kv_len - begin > unit ? begin + unit : frame_.kv_len;
           const int32_t block = begin >> a_.log2_block;
-          if (kPlain || last <= (block + 1) << a_.log2_block)
+          if (kInside || last <= (block + 1) << a_.log2_block)
             atomicOr(&bitmap_[block >> 5], 1u << (block & 31));
           else
             add_blocks(bitmap_, block, up(last), 0, 1);
@@ -184,17 +187,15 @@ class Builder {
   __device__ void mark_mask() {
     add_blocks(bitmap_, 0, !kPlain && a_.all_blocks ? up(joined_.end) : up(joined_.sink_end), thread(),
                threads());
-    if (kOneQuery && joined_.window_begin < joined_.window_end)
-      add_window(joined_.window_begin, joined_.window_end);
-    if constexpr (!kOneQuery)
-      for (int32_t q = frame_.first; a_.mask.window > 0 && q < frame_.last; ++q) {
-        const Sight s = sight_of_query(a_, frame_, q);
-        if (s.window_begin < s.window_end)
-          add_window(static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end));
-      }
+    if (!has_holes()) return add_window(joined_.window_begin, joined_.window_end, thread(), threads());
+    for (int32_t q = frame_.first + thread(); q < frame_.last; q += threads()) {
+      const Sight s = sight_of_query(a_, frame_, q);
+      add_window(static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end), 0, 1);
+    }
   }
-  __device__ void add_window(int32_t begin, int32_t end) {
-    add_blocks(bitmap_, begin >> a_.log2_block, up(end), thread(), threads());
+  __device__ bool has_holes() const { return !kOneQuery && joined_.holes; }
+  __device__ void add_window(int32_t begin, int32_t end, int32_t thread, int32_t threads) {
+    if (begin < end) add_blocks(bitmap_, begin >> a_.log2_block, up(end), thread, threads);
   }
 
   // Blocks before each word. Returns the number of all listed blocks; count_ gets that of the visible ones.
@@ -252,7 +253,7 @@ class Builder {
   // Whether the entry was there before; its bits are set. Entries do not overlap, so the first token tells.
   __device__ bool add_entry(int32_t begin, int32_t last, int32_t list) {
     bool repeated = false;
-    if constexpr (kPlain) {
+    if constexpr (kInside) {
       repeated = set_bits_of(begin, last, list);
     } else {
       for (int32_t t = begin; t < last && !repeated;) {
@@ -296,14 +297,13 @@ class Builder {
   __device__ uint64_t seen_of(uint64_t listed, int32_t block) const {
     const int32_t base = block << a_.log2_block;
     // Most blocks lie between sink and window and before the end.
-    if (kOneQuery && base >= joined_.sink_end && base + a_.block <= joined_.end &&
+    if (base >= joined_.sink_end && base + a_.block <= joined_.end &&
         (base >= joined_.window_end || base + a_.block <= joined_.window_begin))
       return listed;
     uint64_t bits = (listed & token_bits(0, joined_.end, base)) | token_bits(0, joined_.sink_end, base);
-    if constexpr (kOneQuery)
-      bits |= token_bits(joined_.window_begin, joined_.window_end, base);
-    else if (base + a_.block > joined_.window_begin)
-      bits |= window_bits(a_, frame_, base);
+    bits |= has_holes() ? window_bits(a_.requests.q_pos + frame_.first, frame_.last - frame_.first,
+                                      frame_.kv_len, a_.mask.window, base)
+                        : token_bits(joined_.window_begin, joined_.window_end, base);
     return bits & word_mask(a_.block);
   }
   __device__ uint64_t seen_bits(int32_t j, int32_t block) const {
@@ -476,7 +476,7 @@ class Builder {
   uint32_t *bitmap_, *rank_, *members_;
   int32_t *blocks_, *staged_;
   Frame frame_{-1, 0, 0, 0, 0, 0};
-  Joined joined_{0, 0, 0, 0};
+  Joined joined_{0, 0, 0, 0, false};
   DeviceCounts counts_{};
 };
 

@@ -57,4 +57,37 @@ NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capa
           .staged = static_cast<int32_t>(staged)};
 }
 
+namespace {
+
+constexpr int32_t kMultiprocessors = 132;  // of the device that was measured
+constexpr int64_t kWorkOfAThread = 4;
+
+// What the threads of a CTA share among them: entries, blocks, words of the bitmap, pages, and requests, of
+// which a thread reads several for one sum.
+int64_t work_of(const NormalizeArgs& args) {
+  const DeviceCandidates& c = args.candidates;
+  const DeviceRequests& r = args.requests;
+  int64_t work = r.requests / 2;
+  if (c.every_token)
+    return args.pages.table == nullptr ? work : std::max(work, r.max_kv_len / args.pages.page_size);
+  const int64_t entries = c.indptr != nullptr ? c.entries / std::max(c.rows, 1) : c.width;
+  const int64_t blocks = std::min(args.out.capacity, entries * std::max(c.unit / args.block, 1));
+  return std::max({work, entries, blocks, bitmap_words(r.max_kv_len, args.block)});
+}
+
+}  // namespace
+
+int normalize_threads(const NormalizeArgs& args, const NormalizeShared& shared) {
+  const bool small = is_plain(args, shared) && args.candidates.query_block == 1;  // of few registers
+  const int32_t bundles = args.out.bundles;
+  // Few CTAs wait for memory and gain from more threads; many fill the chip and lose by the barriers, and by
+  // the instructions that every warp runs, for however few entries.
+  if (small && bundles <= 2 * kMultiprocessors && args.staged >= 1024) return 1024;
+  int threads = 256;
+  if (bundles <= (small ? 8 : 2) * kMultiprocessors) return threads;
+  const int64_t work = work_of(args);
+  while (threads > 32 && threads / 2 * kWorkOfAThread >= work) threads /= 2;
+  return threads;
+}
+
 }  // namespace tamis::index

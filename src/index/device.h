@@ -150,13 +150,16 @@ struct NormalizeShared {
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
                                  int64_t width, int64_t most_bytes);
 
-// Whether the instance for what decode is made of will do: one query and one list a bundle, every entry
-// inside one block, no dense path, blocks that divide pages.
+// Whether an instance for what most steps are made of will do: one list a bundle, no dense path, blocks that
+// divide pages; of one query, every entry inside one block.
 inline bool is_plain(const NormalizeArgs& args, const NormalizeShared& shared) {
-  return shared.lists && args.candidates.query_block == 1 && args.out.lists == 1 &&
-         args.block % args.candidates.unit == 0 && !args.all_blocks &&
+  return shared.lists && args.out.lists == 1 && !args.all_blocks &&
+         (args.candidates.query_block > 1 || args.block % args.candidates.unit == 0) &&
          (args.pages.table == nullptr || args.blocks_a_page > 0);
 }
+
+// Threads of a CTA, which makes one bundle.
+int normalize_threads(const NormalizeArgs& args, const NormalizeShared& shared);
 
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream);
 

@@ -5,8 +5,10 @@
 namespace tamis::index {
 namespace {
 
+// Of many queries and one list, CTAs are often one warp: fewer registers than there could be, for more of
+// them.
 template <bool kListsShared, bool kOneQuery, bool kPlain>
-__global__ void __launch_bounds__(kPlain ? 1024 : 256, kPlain ? 1 : 2)
+__global__ void __launch_bounds__(kOneQuery ? (kPlain ? 1024 : 256) : 256, kPlain ? (kOneQuery ? 1 : 3) : 2)
     normalize_kernel(const __grid_constant__ NormalizeArgs args) {
   extern __shared__ __align__(16) char memory[];
   __shared__ Shared shared;
@@ -15,16 +17,11 @@ __global__ void __launch_bounds__(kPlain ? 1024 : 256, kPlain ? 1 : 2)
   Builder<kListsShared, kOneQuery, kPlain>(args, shared, memory).build();
 }
 
-// Few CTAs wait for memory and gain from more threads; many fill the chip and lose by the barriers.
-int plain_threads(const NormalizeArgs& args) {
-  return args.out.bundles <= 264 && args.staged >= 1024 ? 1024 : 256;
-}
-
 template <bool kListsShared, bool kOneQuery, bool kPlain>
 Status launch_instance(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
   return device::launch<&normalize_kernel<kListsShared, kOneQuery, kPlain>>(
       {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
-       .threads = kPlain ? plain_threads(args) : 256,
+       .threads = normalize_threads(args, shared),
        .shared_bytes = shared.bytes,
        .early = true},
       args, static_cast<cudaStream_t>(stream), "normalize");
@@ -35,7 +32,9 @@ Status launch_instance(const NormalizeArgs& args, const NormalizeShared& shared,
 Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
   if (args.out.bundles == 0) return {};
   const bool one = args.candidates.query_block == 1;
-  if (is_plain(args, shared)) return launch_instance<true, true, true>(args, shared, stream);
+  if (is_plain(args, shared))
+    return (one ? launch_instance<true, true, true> : launch_instance<true, false, true>)(args, shared,
+                                                                                          stream);
   if (shared.lists)
     return (one ? launch_instance<true, true, false> : launch_instance<true, false, false>)(args, shared,
                                                                                             stream);

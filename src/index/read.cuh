@@ -21,10 +21,12 @@ struct Frame {
   int32_t kv_len, base_slot, position;
 };
 
-// What the queries of a bundle may see together. One query has one window, [window_begin, window_end); of
-// several only the earliest begin is kept, and the windows are walked one by one.
+// What the queries of a bundle may see together. Their windows lie in [window_begin, window_end) and are all
+// of it, but where positions do not follow each other: then there may be holes, and windows are walked one by
+// one.
 struct Joined {
   int32_t end, sink_end, window_begin, window_end;
+  bool holes;
 };
 
 // range_bits() for tokens, which fit 32 bits.
@@ -33,11 +35,19 @@ __device__ inline uint64_t token_bits(int32_t first, int32_t last, int32_t base)
   return high <= low ? 0 : (~uint64_t{0} >> (64 - (high - low))) << low;
 }
 
+// Of the queries of a bundle, where they are given: the lowest of at least 0, the highest, whether some query
+// does not stand one behind the query before it.
+struct Positions {
+  int32_t lowest, highest, apart;
+};
+inline constexpr Positions kNoPositions{INT32_MAX, -1, 0};
+
 struct Shared {
   int32_t sums[kMostWarps];
   int64_t wide_sums[kMostWarps];
   Frame frame;
   int32_t frame_request;  // who has written it; several would where cu_q is not ordered
+  Positions positions;
   DeviceCounts counts;
   int32_t last_block_unseen;
   // The first offence that any thread has met, behind a lock: in memory, because almost no bundle has one.
@@ -95,6 +105,14 @@ __device__ inline Request read_request(const NormalizeArgs& a, int32_t b, Shared
   return {ordered ? begin : 0, ordered ? end : 0, live ? kv_len : 0, base, live};
 }
 
+// Query blocks of a request.
+__device__ inline int64_t blocks_of(const Request& r, int32_t query_block) {
+  const uint32_t by = static_cast<uint32_t>(query_block);
+  return (static_cast<uint32_t>(r.end - r.begin) + by - 1) / by;
+}
+
+inline constexpr int32_t kMostInARow = 8;  // requests, one behind the other, that a thread reads for one sum
+
 // The request and the queries of query block `qb`, where they can be followed. Bundle 0 also judges all
 // requests. All threads take part.
 template <bool kOneQuery>  // query blocks of one query: cu_q counts them itself
@@ -106,20 +124,36 @@ __device__ inline Frame find_frame(const NormalizeArgs& a, int32_t qb, bool judg
   }
   __syncthreads();
   int64_t before = 0;  // query blocks of the requests before this chunk
-  for (int32_t at = 0; at < a.requests.requests; at += threads()) {
-    const int32_t b = at + thread();
+  const int32_t requests = a.requests.requests;
+  const int32_t each = kOneQuery ? 1 : min((requests - 1) / threads() + 1, kMostInARow);
+  for (int32_t at = 0; at < requests; at += threads() * each) {
+    int32_t b = at + thread() * each;
     Request r{0, 0, 0, 0, false};
-    if (b < a.requests.requests) r = read_request(a, b, judge ? &s : nullptr);
-    int64_t first = r.begin, blocks = r.end - r.begin;
-    if constexpr (!kOneQuery) {
+    int64_t first = 0, blocks = 0;
+    if constexpr (kOneQuery) {
+      if (b < requests) r = read_request(a, b, judge ? &s : nullptr);
+      first = r.begin, blocks = r.end - r.begin;
+      if (judge) before += blocks;
+    } else {
+#pragma unroll 1
+      for (int32_t i = b; i < min(b + each, requests); ++i) {
+        r = read_request(a, i, judge ? &s : nullptr);
+        blocks += blocks_of(r, most);
+      }
       int64_t total = 0;
-      blocks = (blocks + most - 1) / most;
       first = before + device::block_prefix(blocks, s.wide_sums, &total);
       before += total;
-    } else if (judge) {
-      before += blocks;
     }
     if (qb < first || qb >= first + blocks) continue;
+    if (!kOneQuery && each > 1) {
+#pragma unroll 1
+      for (;; ++b) {
+        r = read_request(a, b, nullptr);
+        blocks = blocks_of(r, most);
+        if (qb < first + blocks) break;
+        first += blocks;
+      }
+    }
     const int64_t from = r.begin + (qb - first) * most;
     if (atomicCAS(&s.frame_request, -1, b) != -1) continue;
     s.frame = {r.live ? b : -1,
@@ -144,23 +178,55 @@ __device__ inline Sight sight_of_query(const NormalizeArgs& a, const Frame& f, i
   return sight_of(pos, f.kv_len, a.mask.causal, a.mask.window, a.mask.sink);
 }
 
-__device__ inline Joined join_sights(const NormalizeArgs& a, const Frame& f) {
-  Joined j{0, 0, f.kv_len, 0};
-  for (int32_t q = f.first; q < f.last; ++q) {
-    const Sight s = sight_of_query(a, f, q);
-    j.end = max(j.end, static_cast<int32_t>(s.end));
-    j.sink_end = max(j.sink_end, static_cast<int32_t>(s.sink_end));
-    if (s.window_begin < s.window_end)
-      j.window_begin = min(j.window_begin, static_cast<int32_t>(s.window_begin));
+// Lowest and highest position of the frame's queries. All threads take part; `p` was begun before a barrier.
+__device__ inline void find_positions(const NormalizeArgs& a, const Frame& f, Positions& p) {
+  Positions mine = kNoPositions;
+  const int32_t first = a.requests.q_pos[f.first];
+  for (int32_t q = f.first + thread(); q < f.last; q += threads()) {
+    const int32_t pos = a.requests.q_pos[q];
+    if (pos >= 0) mine.lowest = min(mine.lowest, pos);
+    mine.highest = max(mine.highest, pos);
+    if (int64_t{pos} - first != q - f.first) mine.apart = 1;
   }
+  mine.lowest = __reduce_min_sync(~0u, mine.lowest);
+  mine.highest = __reduce_max_sync(~0u, mine.highest);
+  mine.apart = __reduce_max_sync(~0u, mine.apart);
+  if (threadIdx.x % 32 == 0) {
+    atomicMin(&p.lowest, mine.lowest);
+    atomicMax(&p.highest, mine.highest);
+    atomicMax(&p.apart, mine.apart);
+  }
+  __syncthreads();
+}
+
+// Ends, sinks and windows move up with positions, so the lowest and the highest tell, however many there are.
+// Neighbouring windows of positions that follow each other touch.
+__device__ inline Joined join_sights(const NormalizeArgs& a, const Frame& f, Shared& s) {
+  int64_t lowest = f.position + f.first, highest = f.position + f.last - 1;
+  bool apart = false;
+  if (a.requests.q_pos != nullptr) {
+    find_positions(a, f, s.positions);
+    lowest = s.positions.lowest, highest = s.positions.highest, apart = s.positions.apart != 0;
+  } else if (lowest < 0) {
+    lowest = 0;
+  }
+  const Sight high = sight_of(highest, f.kv_len, a.mask.causal, a.mask.window, a.mask.sink);
+  Joined j{static_cast<int32_t>(high.end), static_cast<int32_t>(high.sink_end), 0, 0, false};
+  if (a.mask.window == 0 || highest < 0) return j;
+  const Sight low = sight_of(lowest, f.kv_len, a.mask.causal, a.mask.window, a.mask.sink);
+  if (low.window_begin >= low.window_end) return j;
+  j.window_begin = static_cast<int32_t>(low.window_begin);
+  j.window_end = static_cast<int32_t>(high.window_end);
+  j.holes = apart;
   return j;
 }
 
-// The tokens of a word that lie in the window of some query.
-__device__ inline uint64_t window_bits(const NormalizeArgs& a, const Frame& f, int32_t base) {
+// The tokens of a word that lie in the window of some query. Never inline: positions seldom have holes.
+static __device__ TAMIS_CALLED uint64_t window_bits(const int32_t* positions, int32_t queries, int32_t kv_len,
+                                                    int64_t window, int32_t base) {
   uint64_t bits = 0;
-  for (int32_t q = f.first; q < f.last; ++q) {
-    const Sight s = sight_of_query(a, f, q);
+  for (int32_t q = 0; q < queries; ++q) {
+    const Sight s = sight_of(positions[q], kv_len, true, window, 0);
     bits |= token_bits(static_cast<int32_t>(s.window_begin), static_cast<int32_t>(s.window_end), base);
   }
   return bits;

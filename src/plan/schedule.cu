@@ -5,7 +5,7 @@
 namespace tamis {
 namespace {
 
-__global__ void __launch_bounds__(scheduling::kThreads)
+__global__ void __launch_bounds__(scheduling::kThreads, 1)
     schedule_kernel(const __grid_constant__ ScheduleArgs args) {
   __shared__ scheduling::Shared shared;
   device::let_successor_start();

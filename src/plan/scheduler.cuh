@@ -11,8 +11,9 @@ namespace tamis::scheduling {
 inline constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 inline constexpr int kHeld = 4096;  // block counts of bundles kept in shared memory: more are read again
-inline constexpr int kAtOnce = 8;   // loads under way in a thread where there are more than that
+inline constexpr int kAtOnce = 8;   // loads under way in a thread where there are more than threads
 inline constexpr int kLongChunk = kAtOnce * kThreads;
+inline constexpr int32_t kAnyLength = INT32_MAX;
 
 struct Shared {
   uint64_t keys[kWarps];
@@ -59,28 +60,32 @@ class Scheduler {
     const auto add = [&](uint64_t offence, int32_t count) {
       offence_ = offence < offence_ ? offence : offence_;
       blocks += max(count, 0);
+      longest_ = max(longest_, count);
       live += count >= 0;
     };
-    const int32_t held = min(a_.index.bundles, kHeld);
-    for (int32_t b = static_cast<int32_t>(threadIdx.x); b < held; b += kThreads) {
-      const uint64_t offence = a_.index.offence[b];
-      const int32_t count = a_.index.count[b];
-      s_.count[b] = count;
-      add(offence, count);
-    }
+    const int32_t bundles = a_.index.bundles;
+    int32_t first = static_cast<int32_t>(threadIdx.x);
 #pragma unroll 1
-    for (int64_t first = kHeld + threadIdx.x; first < a_.index.bundles; first += kLongChunk) {
+    for (int32_t left = bundles; left > kThreads; left -= kLongChunk, first += kLongChunk) {
       uint64_t offence[kAtOnce];
       int32_t count[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const int64_t b = first + k * kThreads;
-        const bool there = b < a_.index.bundles;
-        offence[k] = there ? a_.index.offence[b] : index::kNoOffence;
-        count[k] = there ? a_.index.count[b] : -1;
+        const int32_t b = first + k * kThreads;
+        offence[k] = b < bundles ? a_.index.offence[b] : index::kNoOffence;
+        count[k] = b < bundles ? a_.index.count[b] : -1;
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) add(offence[k], count[k]);
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (first + k * kThreads < kHeld) s_.count[first + k * kThreads] = count[k];
+        add(offence[k], count[k]);
+      }
+    }
+    if (first < bundles) {
+      const uint64_t offence = a_.index.offence[first];
+      const int32_t count = a_.index.count[first];
+      if (first < kHeld) s_.count[first] = count;
+      add(offence, count);
     }
     live_bundles_ = static_cast<int32_t>(device::block_sum(live, s_.sums));
     return device::block_sum(blocks, s_.sums) * a_.kv_heads_served;
@@ -106,8 +111,11 @@ class Scheduler {
   }
 
   __device__ void cut_groups(const Partition& rule) {
+    int32_t limit = static_cast<int32_t>(min(whole_up_to(rule), int64_t{kAnyLength}));
+    if (groups() > kThreads && !__syncthreads_or(longest_ > limit)) limit = kAnyLength;
     for (int32_t chunk = 0; chunk < groups();) {
-      if (chunk % kLongChunk == 0 && groups() > kHeld && write_whole(chunk, whole_up_to(rule))) {
+      const bool maybe = limit == kAnyLength || (chunk % kLongChunk == 0 && groups() > kHeld);
+      if (maybe && write_whole(chunk, limit)) {
         chunk += kLongChunk;
       } else {
         cut_chunk(rule, chunk);
@@ -117,18 +125,20 @@ class Scheduler {
   }
 
   // The tasks of the next groups where none of them is cut, as is usual where groups are many: no sums are
-  // needed then, and several counts are under way together. False, with nothing done, where one is cut.
-  __device__ bool write_whole(int32_t chunk, int64_t whole_up_to) {
+  // needed then, and several counts are under way together. False, with nothing done, where one is cut: is
+  // longer than `whole_up_to`.
+  __device__ bool write_whole(int32_t chunk, int32_t whole_up_to) {
+    const int32_t* counts = a_.index.bundles <= kHeld ? s_.count : a_.index.count;
     const int32_t first = chunk + static_cast<int32_t>(threadIdx.x), here = min(groups() - chunk, kLongChunk);
     int32_t count[kAtOnce], longest = 0;
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       const int32_t group = first + k * kThreads;
-      count[k] = group - chunk < here ? a_.index.count[group / a_.kv_heads_served] : 0;
+      count[k] = group - chunk < here ? counts[group / a_.kv_heads_served] : 0;
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) longest = max(longest, count[k]);
-    if (__syncthreads_or(longest > whole_up_to)) return false;
+    if (whole_up_to < kAnyLength && __syncthreads_or(longest > whole_up_to)) return false;
     refused_ = refused_ || tasks_ + here > a_.most_tasks;
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
@@ -215,6 +225,7 @@ class Scheduler {
   const ScheduleArgs& a_;
   Shared& s_;
   uint64_t offence_ = index::kNoOffence;
+  int32_t longest_ = 0;       // blocks of a bundle, of those that this thread has read
   int32_t live_bundles_ = 0;  // of rows that this step has
   int64_t tasks_ = 0, parts_ = 0, most_ = 1;
   bool stale_ = false;

@@ -20,7 +20,8 @@ void build(const index::NormalizeArgs& args, char* memory) {
 
 void emulate_normalize(const index::NormalizeArgs& args, const index::NormalizeShared& shared, char* memory) {
   const bool one = args.candidates.query_block == 1;
-  if (index::is_plain(args, shared)) return build<true, true, true>(args, memory);
+  if (index::is_plain(args, shared))
+    return one ? build<true, true, true>(args, memory) : build<true, false, true>(args, memory);
   if (shared.lists)
     return one ? build<true, true, false>(args, memory) : build<true, false, false>(args, memory);
   return one ? build<false, true, false>(args, memory) : build<false, false, false>(args, memory);

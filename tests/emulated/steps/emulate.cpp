@@ -15,15 +15,18 @@ namespace {
 using emulated::Grid;
 
 template <bool kListsShared, bool kOneQuery, bool kPlain>
-std::string build(const index::NormalizeArgs& args, const index::NormalizeShared& shared, uint64_t seed) {
+std::string build(const index::NormalizeArgs& args, const index::NormalizeShared& shared, uint64_t seed,
+                  int threads) {
   const int64_t fixed = (sizeof(index::Shared) + 15) / 16 * 16;
-  return emulated::run(
-             {.ctas_x = args.out.bundles, .threads = 256, .shared_bytes = fixed + shared.bytes, .seed = seed},
-             [&](char* memory) {
-               index::Builder<kListsShared, kOneQuery, kPlain>(
-                   args, *reinterpret_cast<index::Shared*>(memory), memory + fixed)
-                   .build();
-             })
+  return emulated::run({.ctas_x = args.out.bundles,
+                        .threads = threads,
+                        .shared_bytes = fixed + shared.bytes,
+                        .seed = seed},
+                       [&](char* memory) {
+                         index::Builder<kListsShared, kOneQuery, kPlain>(
+                             args, *reinterpret_cast<index::Shared*>(memory), memory + fixed)
+                             .build();
+                       })
       .error;
 }
 
@@ -80,12 +83,17 @@ void set_maps(const cuda::DecodeSide& side, const cuda::SideShape& shape, int32_
 }  // namespace
 
 std::string emulate_normalize(const index::NormalizeArgs& args, const index::NormalizeShared& shared,
-                              uint64_t seed) {
+                              uint64_t seed, int threads) {
+  if (threads == 0) threads = index::normalize_threads(args, shared);
   const bool one = args.candidates.query_block == 1;
-  if (index::is_plain(args, shared)) return build<true, true, true>(args, shared, seed);
+  if (index::is_plain(args, shared))
+    return one ? build<true, true, true>(args, shared, seed, threads)
+               : build<true, false, true>(args, shared, seed, threads);
   if (shared.lists)
-    return one ? build<true, true, false>(args, shared, seed) : build<true, false, false>(args, shared, seed);
-  return one ? build<false, true, false>(args, shared, seed) : build<false, false, false>(args, shared, seed);
+    return one ? build<true, true, false>(args, shared, seed, threads)
+               : build<true, false, false>(args, shared, seed, threads);
+  return one ? build<false, true, false>(args, shared, seed, threads)
+             : build<false, false, false>(args, shared, seed, threads);
 }
 
 std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed) {

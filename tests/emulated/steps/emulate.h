@@ -9,8 +9,9 @@ namespace tamis::testing {
 
 // Each returns what went wrong in the machine: a deadlock, a barrier or an instruction used against its
 // rules.
+// threads: of a CTA; 0: as a launch chooses.
 std::string emulate_normalize(const index::NormalizeArgs& args, const index::NormalizeShared& shared,
-                              uint64_t seed);
+                              uint64_t seed, int threads = 0);
 std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed);
 
 // `without_maps`: tensor maps are made here. ctas: that stay.

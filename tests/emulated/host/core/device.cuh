@@ -23,6 +23,8 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline void __syncthreads() {}
 inline void __threadfence_block() {}
 inline int __reduce_add_sync(unsigned, int x) { return x; }
+inline int __reduce_min_sync(unsigned, int x) { return x; }
+inline int __reduce_max_sync(unsigned, int x) { return x; }
 template <class T>
 T __ldcg(const T* p) {
   return *p;
@@ -40,6 +42,16 @@ inline int atomicAdd(int* p, int x) {
 inline int atomicCAS(int* p, int expected, int x) {
   const int old = *p;
   if (old == expected) *p = x;
+  return old;
+}
+inline int atomicMin(int* p, int x) {
+  const int old = *p;
+  if (x < old) *p = x;
+  return old;
+}
+inline int atomicMax(int* p, int x) {
+  const int old = *p;
+  if (x > old) *p = x;
   return old;
 }
 inline unsigned long long atomicMin(unsigned long long* p, unsigned long long x) {

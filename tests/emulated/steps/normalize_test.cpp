@@ -1,0 +1,90 @@
+// A bundle becomes the same whatever threads make it, in whatever order: the code of normalize on the host,
+// thread by thread, in CTAs of every size that a launch may choose. That it becomes the right one,
+// tests/emulated/normalize_test.cpp judges.
+#include <gtest/gtest.h>
+
+#include "attention/step_args.h"
+#include "cuda/draw.h"
+#include "emulated/steps/emulate.h"
+
+namespace tamis {
+namespace {
+
+using namespace testing;  // NOLINT: the vocabulary of support/
+
+// The whole index memory, 0xFF before.
+std::vector<char> index_of(const Problem& p, const cuda::StepPlan& plan, int threads, std::string* error) {
+  const auto bytes = static_cast<size_t>(plan.bytes.index);
+  std::vector<char> memory(bytes + 256, '\xFF');
+  void* at = memory.data();
+  size_t room = memory.size();
+  at = std::align(256, bytes, at, room);
+  const cuda::StepBuffers buffers{nullptr, at, nullptr, plan.bytes};
+  const index::NormalizeShared shared = cuda::shared_of(plan, p.candidates);
+  const index::NormalizeArgs args = cuda::normalize_args(plan, p, *describe(p), buffers, shared);
+  *error = emulate_normalize(args, shared, static_cast<uint64_t>(threads), threads);
+  const char* first = static_cast<const char*>(at);
+  return {first, first + bytes};
+}
+
+void expect_same_of_all_sizes(const Problem& p, const cuda::StepPlan& plan) {
+  std::string error;
+  const std::vector<char> want = index_of(p, plan, 256, &error);
+  ASSERT_EQ(error, "");
+  for (const int threads : {32, 64, 128}) {
+    ASSERT_EQ(index_of(p, plan, threads, &error), want) << threads << " threads";
+    ASSERT_EQ(error, "");
+  }
+}
+
+TEST(EmulatedNormalizeSteps, AnyNumberOfThreadsGivesTheSame) {
+  for (int64_t number = first_problem(); number < first_problem() + 40; ++number) {
+    SCOPED_TRACE(::testing::Message() << "TAMIS_CUDA_FIRST=" << number);
+    Dice d(number);
+    const bool prefill = d.one_in(2);
+    const TestProblem t = prefill ? draw_problem(d, draw_prefill_sizes(d), false) : draw_problem(d, false);
+    cuda::StepOptions o = draw_options(d);
+    const Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, o);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    expect_same_of_all_sizes(t.problem, *plan);
+    if (HasFailure()) return;
+  }
+}
+
+// More requests than a small CTA has threads: each thread reads several, in several rounds.
+TEST(EmulatedNormalizeSteps, ManyRequests) {
+  for (const bool positions : {false, true}) {
+    Spec s{.kv_len = {},
+           .q_len = {},
+           .q_heads = 2,
+           .kv_heads = 1,
+           .dtype = DType::kBF16,
+           .q = q_noise(1),
+           .k = kv_noise(2),
+           .v = kv_noise(3)};
+    s.head_dim = s.v_head_dim = 64;
+    Rows rows;
+    std::vector<int32_t> at;
+    for (int32_t b = 0; b < 300; ++b) {
+      s.kv_len.push_back(b % 5 == 0 ? 0 : 20 + b % 50);
+      s.q_len.push_back(b % 3 == 0 ? 0 : 1 + b % 7);
+      for (int32_t q = 0; q < s.q_len.back(); ++q) at.push_back(b % 2 == 0 ? q + 3 : (q * 29 + b) % 60 - 2);
+      for (int32_t q = 0; q < s.q_len.back(); q += 4)
+        rows.push_back(s.kv_len.back() == 0 ? std::vector<int32_t>{}
+                                            : std::vector<int32_t>{0, b % 20 / 4, 4});
+    }
+    TestProblem t(s);
+    t.problem.candidates.unit = 4;
+    t.problem.candidates.query_block = 4;
+    t.problem.candidates.index_heads = 1;
+    t.csr(rows);
+    t.problem.mask = {.causal = true, .window = 5, .sink = 2};
+    if (positions) t.q_pos(at);
+    const Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, {.block = 16});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    expect_same_of_all_sizes(t.problem, *plan);
+  }
+}
+
+}  // namespace
+}  // namespace tamis
