@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numbers>
 
 #include "plan/policy.h"
 
@@ -208,7 +209,9 @@ PrefillArgs prefill_args(const StepPlan& plan, const Problem& p, const Shape& s,
                 .work = {},
                 .row_tiles = static_cast<int32_t>(plan.column_tiles),
                 .kv_heads = static_cast<int32_t>(s.kv_heads),
-                .kv_rows = s.page_size > 0 ? 0 : static_cast<int32_t>(s.kv_rows)};
+                .kv_rows = s.page_size > 0 ? 0 : static_cast<int32_t>(s.kv_rows),
+                .scale2 = 0};
+  a.scale2 = a.step.score.scale * std::numbers::log2e_v<float>;
   uint32_t* counter = a.step.scratch.arrivals + arrivals_of(plan) - kWorkCounters;
   a.work = {.next = counter,
             .redo_count = counter + 1,

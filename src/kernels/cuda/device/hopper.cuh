@@ -96,6 +96,11 @@ __device__ inline uint64_t matrix(uint32_t at, uint32_t leading, uint32_t stride
          uint64_t{1} << 62;
 }
 
+// The matrix `bytes` further on. What a descriptor says of the place does not carry.
+__device__ inline uint64_t further(uint64_t matrix, uint32_t bytes) {
+  return (matrix & ~uint64_t{0xFFFFFFFF}) | (static_cast<uint32_t>(matrix) + (bytes >> 4));
+}
+
 // Before the first product that reads registers or accumulators which were written by other instructions.
 __device__ inline void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -36,6 +36,7 @@ struct alignas(128) PrefillArgs {
   int32_t row_tiles;  // of a group
   int32_t kv_heads;
   int32_t kv_rows;  // of a contiguous cache; 0: paged
+  float scale2;     // of scores, to base 2, where they are neither capped nor slanted
 };
 
 }  // namespace tamis::cuda

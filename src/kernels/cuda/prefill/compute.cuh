@@ -13,15 +13,18 @@ class Compute {
   using T = typename C::T;
   using Weights = typename Softmax<C>::Weights;
 
-  // group: which of the two. It comes from a shuffle, so that the compiler knows it to be the same in all threads
-  // of a warp, and the products' operands need no vector registers.
+  // group: which of the two. It comes from a shuffle, so that the compiler knows it to be the same in all
+  // threads of a warp, and the products' operands need no vector registers.
   __device__ Compute(const PrefillArgs& args, typename C::Shared& shared, int group)
       : s_(shared),
         softmax_(args),
         store_(args),
         lane_(static_cast<int>(threadIdx.x % 32)),
         warp_(static_cast<int>(threadIdx.x / 32) - 4),
-        group_(group) {}
+        q_(device::matrix(device::shared_address(shared.q[0]) + static_cast<uint32_t>(group) * kGroupBytes,
+                          16, 1024)),
+        k_(device::matrix(device::shared_address(shared.k[0]), 16, C::kHalves * 1024)),
+        v_(device::matrix(device::shared_address(shared.v[0]), 1024, C::kHalves * 1024)) {}
 
   __device__ void run() {
     Weights even, odd;
@@ -58,15 +61,14 @@ class Compute {
   }
 
   __device__ void issue_scores() {
-    device::barrier_wait(device::shared_address(&s_.k_full[tile_.at()]), tile_.parity());
+    if (!keys_here_) device::barrier_wait(device::shared_address(&s_.k_full[tile_.at()]), tile_.parity());
     device::products_fence();
-    const uint32_t rows = device::shared_address(s_.q[item_.at()]) + static_cast<uint32_t>(group_) * kGroupBytes;
-    const uint64_t q = device::matrix(rows, 16, 1024),
-                   k = device::matrix(device::shared_address(s_.k[tile_.at()]), 16, C::kHalves * 1024);
+    const uint64_t q = device::further(q_, item_.at() * C::kQueryBytes),
+                   k = device::further(k_, tile_.at() * C::kTileBytes);
 #pragma unroll
     for (int i = 0; i < C::kDim / 16; ++i)
-      device::multiply_ss(T{}, scores_, q + (i / 4 * (8192 >> 4) + i % 4 * 2),
-                          k + (i / 4 * (1024 >> 4) + i % 4 * 2), i > 0);
+      device::multiply_ss(T{}, scores_, device::further(q, i / 4 * 8192 + i % 4 * 32),
+                          device::further(k, i / 4 * 1024 + i % 4 * 32), i > 0);
     device::products_commit();
   }
   __device__ void scores_done() {
@@ -78,13 +80,14 @@ class Compute {
   __device__ void issue_values(const Weights& p) {
     device::barrier_wait(device::shared_address(&s_.v_full[before().at()]), before().parity());
     device::products_fence();
-    const uint64_t v = device::matrix(device::shared_address(s_.v[before().at()]), 1024, C::kHalves * 1024);
+    const uint64_t v = device::further(v_, before().at() * C::kTileBytes);
 #pragma unroll
     for (int i = 0; i < C::kKeys / 16; ++i)
 #pragma unroll
       for (int part = 0; part < C::kParts; ++part)
         device::multiply_rs(T{}, sums_[part], p + 4 * i,
-                            v + (part * (2 * 1024 >> 4) + i * (2 * C::kHalves * 1024 >> 4)), i > 0 || !is_first(1));
+                            device::further(v, part * 2 * 1024 + i * 2 * C::kHalves * 1024),
+                            i > 0 || !is_first(1));
     device::products_commit();
   }
   __device__ void values_done() {
@@ -108,11 +111,19 @@ class Compute {
     return s_.rows[item.at()] + warp_ * 16;
   }
 
+  // Mostly the keys of the next tile are here long before they are asked for; then nothing waits for that
+  // answer when the tensor cores have nothing to do.
+  __device__ void look_ahead() {
+    const Turn<C::kStages> next{tile_.count + 1};
+    keys_here_ = device::barrier_is_over(device::shared_address(&s_.k_full[next.at()]), next.parity());
+  }
+
   // Whether the tile, or that `ago` tiles ago, is the first of its row tile.
   __device__ bool is_first(int32_t ago = 0) const { return left_ == tiles_ - ago; }
 
   // Scores to weights. False, with `factor`, where what was summed before has to be scaled.
   __device__ bool weigh(Weights& p, bool masked, float (&factor)[2]) {
+    look_ahead();
     if (is_first()) rows_ = {{-INFINITY, -INFINITY}, {0, 0}, 0};
     softmax_.prepare(s_.notes[tile_.count % kNotes], masked, s_.items[item_.at()], rows_of(item_), scores_,
                      rows_);
@@ -180,12 +191,14 @@ class Compute {
   typename C::Shared& s_;
   const Softmax<C> softmax_;
   const Store<C> store_;
-  const int lane_, warp_, group_;
+  const int lane_, warp_;
+  const uint64_t q_, k_, v_;  // what the first slots hold, for the products
   float scores_[C::kKeys / 2], sums_[C::kParts][C::kPart];
   RowSums rows_{};
-  Turn<C::kSlots> item_{~0u};  // counts row tiles
-  Turn<C::kStages> tile_;      // counts tiles of keys, over all row tiles
+  Turn<C::kSlots> item_{~0u};     // counts row tiles
+  Turn<C::kStages> tile_;         // counts tiles of keys, over all row tiles
   int32_t tiles_ = 0, left_ = 0;  // of this row tile
+  bool keys_here_ = false;
 };
 
 }  // namespace tamis::cuda

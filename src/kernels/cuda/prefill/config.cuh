@@ -103,9 +103,10 @@ struct Turn {
   __device__ void advance() { ++count; }
 };
 
-// By the warp of the keys, once a tile's slot was free: then all are done with the keys of the tile two back, and
-// before that had made the weights of the tile three back and seen its values, which is the last use of its
-// note. A barrier of its own tells that, because keys' slots may be filled and free again while nobody looks.
+// By the warp of the keys, once a tile's slot was free: then all are done with the keys of the tile two back,
+// and before that had made the weights of the tile three back and seen its values, which is the last use of
+// its note. A barrier of its own tells that, because keys' slots may be filled and free again while nobody
+// looks.
 template <class S>
 __device__ void release_note(S& s, const Turn<kNotes>& note) {
   if (note.count >= 3)

@@ -108,7 +108,8 @@ class Feeder {
     p.block = a_.step.index.blocks[entry];
     p.page = a_.step.tokens ? 0 : static_cast<int32_t>(a_.step.index.places[entry]);
     // Lanes that no list is left for take the last one: of a single list all know all.
-    p.word = a_.step.index.members[entry * a_.step.index.lists + item.list + min(list_here(), item.lists - 1)];
+    p.word =
+        a_.step.index.members[entry * a_.step.index.lists + item.list + min(list_here(), item.lists - 1)];
     return p;
   }
 
@@ -139,7 +140,7 @@ class Feeder {
     const bool here = p.block >= 0 && p.page >= 0;
     const int32_t base = here ? p.block << a_.step.log2_block : kNowhere;
     const uint64_t whole = word_mask(size);
-    uint64_t listed = here ? p.word : 0;          // by some list of the lane's
+    uint64_t listed = here ? p.word : 0;            // by some list of the lane's
     bool full = here && (p.word & whole) == whole;  // by all of them
     for (int32_t l = list_here(); l < item.lists; l += lists_at_once()) {
       uint64_t word = 0;

@@ -25,8 +25,8 @@ class Softmax {
   using Weights = uint32_t[kWeights];
   // Weights are at most a sum, and what they are rounded to ends at 65504 or far beyond.
   static constexpr float kBound = T::kLift > 0 ? 32768.f : 1048576.f;
-  // What is added to a row's scores is rounded, and that changes weights by 2^-19 of themselves below this. Rows
-  // that need more are looked at in every tile.
+  // What is added to a row's scores is rounded, and that changes weights by 2^-19 of themselves below this.
+  // Rows that need more are looked at in every tile.
   static constexpr float kLargestBase = 128;
 
   __device__ explicit Softmax(const PrefillArgs& args)
@@ -59,8 +59,9 @@ class Softmax {
     }
     if (!serves) {
       raise(s, sums, rows, factor);
-      // The maximum is taken off before the scale is put on: what is left is then exact for the largest score,
-      // whose weight is a power of 2 however large scores are, and loses nothing where weights are rounded.
+      // The maximum is taken off before the scale is put on: what is left is then exact for the largest
+      // score, whose weight is a power of 2 however large scores are, and loses nothing where weights are
+      // rounded.
       const float m[2] = {base_of(sums.m[0]), base_of(sums.m[1])}, c = scale();
       weigh([&](int k, int i) { return fmaf(s[k] - m[i], c, T::kLift); }, p, l);
     }
@@ -80,15 +81,14 @@ class Softmax {
       // Keys were selected, and yet nothing was summed: their scores are all -inf, or some are no numbers.
       const bool odd = any && !(sums.l[i] > 0 && sums.l[i] < INFINITY);
       if (lane_ % 4 == 0)
-        ended[lane_ / 4 + 8 * i] = {any ? fmaf(sums.m[i], scale(), -T::kLift) : -INFINITY,
-                                    odd   ? -1
-                                    : any ? sums.l[i]
-                                          : 0};
+        ended[lane_ / 4 + 8 * i] = {any ? fmaf(sums.m[i], scale(), -T::kLift) : -INFINITY, odd   ? -1
+                                                                                           : any ? sums.l[i]
+                                                                                                 : 0};
     }
   }
 
  private:
-  __device__ float scale() const { return C::kBent ? 1.f : a_.step.score.scale * kLog2E; }  // to base 2
+  __device__ float scale() const { return C::kBent ? 1.f : a_.scale2; }
 
   // The rows' maxima.
   __device__ void maxima(const Scores& s, float (&top)[2]) const {
@@ -131,7 +131,8 @@ class Softmax {
     for (int k = 0; k < kScores / 4; ++k)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float x = device::exp2_fast(f(4 * k + 2 * i, i)), y = device::exp2_fast(f(4 * k + 2 * i + 1, i));
+        const float x = device::exp2_fast(f(4 * k + 2 * i, i)),
+                    y = device::exp2_fast(f(4 * k + 2 * i + 1, i));
         a[i] += x;
         b[i] += y;
         p[2 * k + i] = T::pair(x, y);

@@ -48,6 +48,9 @@ inline uint64_t matrix(uint32_t at, uint32_t leading, uint32_t stride) {
   return uint64_t{(at >> 4) & 0x3FFF} | uint64_t{leading >> 4} << 16 | uint64_t{stride >> 4} << 32 |
          uint64_t{1} << 62;
 }
+inline uint64_t further(uint64_t matrix, uint32_t bytes) {
+  return (matrix & ~uint64_t{0xFFFFFFFF}) | (static_cast<uint32_t>(matrix) + (bytes >> 4));
+}
 
 inline void products_fence() { emulated::products_fence(); }
 inline void products_commit() { emulated::products_commit(); }
