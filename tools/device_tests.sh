@@ -16,12 +16,13 @@
 # part said in full is left in BUILD/device_tests/. A part that cannot run is SKIPPED, which is not passed: the exit
 # status is 1 when anything failed, 3 when something was skipped, 0 when all passed.
 # TAMIS_COMMIT names the commit where there is no repository. TAMIS_DEVICE_JOBS parts run at a time, 1 unless set.
-# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` does (1000 and 10000 unless set), and `prefilled` and
-# `short` in proportion; `prefill` does as many replays and a fifth as many problems, 200, because its are larger.
+# TAMIS_CUDA_PROBLEMS and TAMIS_GRAPH_REPLAYS say how much `tests` does (1000 and 10000 unless set). `prefilled` does a
+# tenth of the replays, `short` that and half the problems, `prefill` all replays and a fifth of the problems, whose sizes
+# are larger.
 set -uo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 build=$1 log=$2
@@ -147,7 +148,7 @@ run_part() {
       ;;
     short)  # but what no ring is needed for, and what has short rings anyway
       filter='-CudaUnread.*:CudaIndex.*:CudaRing.*:*ShortRings*:CudaPrefill*:*ByPrefill*'
-      env=(TAMIS_CUDA_RING=short TAMIS_CUDA_PROBLEMS="$problems" TAMIS_GRAPH_REPLAYS=$((replays / 10)))
+      env=(TAMIS_CUDA_RING=short TAMIS_CUDA_PROBLEMS=$((problems / 2)) TAMIS_GRAPH_REPLAYS=$((replays / 10)))
       part short "$tests_keep" "${env[*]} test_cuda --gtest_filter=$filter" \
         env "${env[@]}" "$room" --gtest_filter="$filter"
       ;;
