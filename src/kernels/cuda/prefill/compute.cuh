@@ -61,7 +61,7 @@ class Compute {
   }
 
   __device__ void issue_scores() {
-    if (!keys_here_) device::barrier_wait(device::shared_address(&s_.k_full[tile_.at()]), tile_.parity());
+    device::barrier_wait(device::shared_address(&s_.k_full[tile_.at()]), tile_.parity());
     device::products_fence();
     const uint64_t q = device::further(q_, item_.at() * C::kQueryBytes),
                    k = device::further(k_, tile_.at() * C::kTileBytes);
@@ -73,7 +73,8 @@ class Compute {
   }
   __device__ void scores_done() {
     device::settle(scores_);
-    release(&s_.k_empty[tile_.at()]);
+    __syncwarp();  // the note of the tile before has been read by all lanes
+    arrive(&s_.k_empty[tile_.at()]);
   }
 
   // Of the tile before.
@@ -93,7 +94,7 @@ class Compute {
   __device__ void values_done() {
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) device::settle(sums_[part]);
-    release(&s_.v_empty[before().at()]);
+    arrive(&s_.v_empty[before().at()]);
   }
   __device__ void scale(const float (&factor)[2]) {
 #pragma unroll
@@ -102,20 +103,9 @@ class Compute {
       for (int k = 0; k < C::kPart; ++k) sums_[part][k] *= factor[k / 2 % 2];
   }
 
-  __device__ void release(uint64_t* barrier) const {
-    if (lane_ == 0) device::barrier_arrive(device::shared_address(barrier));
-  }
-
   // Rows of the warp in a slot.
   __device__ const Column* rows_of(const Turn<C::kSlots>& item) const {
     return s_.rows[item.at()] + warp_ * 16;
-  }
-
-  // Mostly the keys of the next tile are here long before they are asked for; then nothing waits for that
-  // answer when the tensor cores have nothing to do.
-  __device__ void look_ahead() {
-    const Turn<C::kStages> next{tile_.count + 1};
-    keys_here_ = device::barrier_is_over(device::shared_address(&s_.k_full[next.at()]), next.parity());
   }
 
   // Whether the tile, or that `ago` tiles ago, is the first of its row tile.
@@ -123,7 +113,6 @@ class Compute {
 
   // Scores to weights. False, with `factor`, where what was summed before has to be scaled.
   __device__ bool weigh(Weights& p, bool masked, float (&factor)[2]) {
-    look_ahead();
     if (is_first()) rows_ = {{-INFINITY, -INFINITY}, {0, 0}, 0};
     softmax_.prepare(s_.notes[tile_.count % kNotes], masked, s_.items[item_.at()], rows_of(item_), scores_,
                      rows_);
@@ -185,7 +174,7 @@ class Compute {
     store_.store(s_.items[item.at()], rows_of(item), s_.sums[item.at()] + warp_ * 16, warp_ * 16, sums_,
                  staging);
     __syncwarp();
-    release(&s_.slot_empty[item.at()]);
+    arrive(&s_.slot_empty[item.at()]);
   }
 
   typename C::Shared& s_;
@@ -198,7 +187,6 @@ class Compute {
   Turn<C::kSlots> item_{~0u};     // counts row tiles
   Turn<C::kStages> tile_;         // counts tiles of keys, over all row tiles
   int32_t tiles_ = 0, left_ = 0;  // of this row tile
-  bool keys_here_ = false;
 };
 
 }  // namespace tamis::cuda

@@ -103,14 +103,30 @@ struct Turn {
   __device__ void advance() { ++count; }
 };
 
+// The lanes that arrive for a warp. One is enough, after __syncwarp(); but racecheck does not follow what the
+// others did before to the barrier, so in builds for it they all do.
+#ifdef TAMIS_RACECHECK
+inline constexpr uint32_t kArriving = 32;
+#else
+inline constexpr uint32_t kArriving = 1;
+#endif
+__device__ inline void arrive(uint64_t* barrier) {
+  if (threadIdx.x % 32 < kArriving) device::barrier_arrive(device::shared_address(barrier));
+}
+__device__ inline void arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
+  if (threadIdx.x % 32 == 0)
+    device::barrier_arrive_and_expect(device::shared_address(barrier), bytes);
+  else
+    arrive(barrier);
+}
+
 // By the warp of the keys, once a tile's slot was free: then all are done with the keys of the tile two back,
 // and before that had made the weights of the tile three back and seen its values, which is the last use of
 // its note. A barrier of its own tells that, because keys' slots may be filled and free again while nobody
 // looks.
 template <class S>
 __device__ void release_note(S& s, const Turn<kNotes>& note) {
-  if (note.count >= 3)
-    device::barrier_arrive(device::shared_address(&s.note_empty[Turn<kNotes>{note.count - 3}.at()]));
+  if (note.count >= 3) arrive(&s.note_empty[Turn<kNotes>{note.count - 3}.at()]);
 }
 
 }  // namespace tamis::cuda

@@ -32,12 +32,12 @@ class Feeder {
         __syncwarp();
         if (a_.step.tokens) count_tokens(Lookup<C>(a_).look_up(item, n));
         __syncwarp();
-        if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.note_full[note.at()]));
+        arrive(&s_.note_full[note.at()]);
         now = next;
       }
       count(item);
       __syncwarp();
-      if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
+      arrive(&s_.slot_empty[slot.at()]);
     }
   }
 
@@ -54,27 +54,27 @@ class Feeder {
       if (item.task.bundle < 0) return;
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
         device::barrier_wait(device::shared_address(&s_.note_full[note.at()]), note.parity());
-        const uint32_t full = device::shared_address((kOfKeys ? s_.k_full : s_.v_full) + stage.at()),
-                       to = device::shared_address((kOfKeys ? s_.k : s_.v)[stage.at()]);
+        uint64_t* full = (kOfKeys ? s_.k_full : s_.v_full) + stage.at();
+        const uint32_t to = device::shared_address((kOfKeys ? s_.k : s_.v)[stage.at()]);
         device::barrier_wait(device::shared_address((kOfKeys ? s_.k_empty : s_.v_empty) + stage.at()),
                              stage.parity() ^ 1);
-        if (kOfKeys && lane() == 0) release_note(s_, note);
+        if (kOfKeys) release_note(s_, note);
         const Note& n = s_.notes[note.at()];
         const bool holes = !kOfKeys && n.holes;
-        const uint32_t barrier = holes ? device::shared_address(&s_.v_landed) : full;
-        if (lane() == 0) device::barrier_arrive_and_expect(barrier, C::kTileBytes);
+        uint64_t* barrier = holes ? &s_.v_landed : full;
+        arrive_and_expect(barrier, C::kTileBytes);
         __syncwarp();
-        copy(kOfKeys ? a_.k : a_.v, item, n, to, barrier);
+        copy(kOfKeys ? a_.k : a_.v, item, n, to, device::shared_address(barrier));
         if (!holes) continue;
-        device::barrier_wait(barrier, landed);
+        device::barrier_wait(device::shared_address(barrier), landed);
         landed ^= 1;
         fill_holes(n, to);
         device::fence_async();
         __syncwarp();
-        if (lane() == 0) device::barrier_arrive(full);
+        arrive(full);
       }
       __syncwarp();
-      if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
+      arrive(&s_.slot_empty[slot.at()]);
     }
   }
 

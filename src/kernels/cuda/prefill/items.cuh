@@ -20,7 +20,7 @@ class Items {
       const bool more = choose(&item);
       if (more) describe(&item, rows);
       __syncwarp();
-      if (lane() == 0) device::barrier_arrive(device::shared_address(&s_.item_full[slot.at()]));
+      arrive(&s_.item_full[slot.at()]);
       if (!more) return;
       load_rows(rows, device::shared_address(s_.q[slot.at()]));
       device::barrier_arrive(device::shared_address(&s_.q_full[slot.at()]));

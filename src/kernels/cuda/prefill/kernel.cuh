@@ -18,16 +18,16 @@ __device__ void init_barriers(typename C::Shared& s) {
   const auto init = [](uint64_t* barriers, int count, uint32_t arrivals) {
     for (int i = 0; i < count; ++i) device::barrier_init(device::shared_address(barriers + i), arrivals);
   };
-  init(s.item_full, C::kSlots, 1);
+  init(s.item_full, C::kSlots, kArriving);
   init(s.q_full, C::kSlots, 32);
-  init(s.slot_empty, C::kSlots, kComputingWarps + 3);
-  init(s.note_full, kNotes, 1);
-  init(s.note_empty, kNotes, 1);
-  init(s.k_full, C::kStages, 1);
-  init(s.k_empty, C::kStages, kComputingWarps);
-  init(s.v_full, C::kStages, 1);
-  init(s.v_empty, C::kStages, kComputingWarps);
-  init(&s.v_landed, 1, 1);
+  init(s.slot_empty, C::kSlots, (kComputingWarps + 3) * kArriving);
+  init(s.note_full, kNotes, kArriving);
+  init(s.note_empty, kNotes, kArriving);
+  init(s.k_full, C::kStages, kArriving);
+  init(s.k_empty, C::kStages, kComputingWarps * kArriving);
+  init(s.v_full, C::kStages, kArriving);
+  init(s.v_empty, C::kStages, kComputingWarps * kArriving);
+  init(&s.v_landed, 1, kArriving);
   device::barrier_init_done();
 }
 

@@ -26,18 +26,18 @@ class TokenFeeder {
       for (int32_t tiles = item.tiles; tiles > 0; --tiles, stage.advance(), note.advance()) {
         wait(&s_.note_full[note.at()], note.parity());
         wait(keys ? &s_.k_empty[stage.at()] : &s_.v_empty[stage.at()], stage.parity() ^ 1);
-        if (keys && lane_ == 0) release_note(s_, note);
+        if (keys) release_note(s_, note);
         const auto& n = s_.notes[note.at()];
         copy(head, side.dim, keys ? n.k_at : n.v_at,
              device::shared_address(keys ? s_.k[stage.at()] : s_.v[stage.at()]));
         device::copy_commit();
-        if (under_way_ != 0) hand_over<1>();
-        under_way_ = device::shared_address(keys ? &s_.k_full[stage.at()] : &s_.v_full[stage.at()]);
+        if (under_way_ != nullptr) hand_over<1>();
+        under_way_ = keys ? &s_.k_full[stage.at()] : &s_.v_full[stage.at()];
       }
       __syncwarp();
-      if (lane_ == 0) device::barrier_arrive(device::shared_address(&s_.slot_empty[slot.at()]));
+      arrive(&s_.slot_empty[slot.at()]);
     }
-    if (under_way_ != 0) hand_over<0>();
+    if (under_way_ != nullptr) hand_over<0>();
   }
 
  private:
@@ -62,7 +62,7 @@ class TokenFeeder {
   // warp for them.
   __device__ void wait(const uint64_t* barrier, uint32_t parity) {
     const uint32_t address = device::shared_address(barrier);
-    if (under_way_ != 0 && !__all_sync(~0u, device::barrier_is_over(address, parity))) hand_over<0>();
+    if (under_way_ != nullptr && !__all_sync(~0u, device::barrier_is_over(address, parity))) hand_over<0>();
     device::barrier_wait(address, parity);
   }
 
@@ -72,14 +72,14 @@ class TokenFeeder {
     device::copy_wait<kLater>();
     device::fence_async();
     __syncwarp();
-    if (lane_ == 0) device::barrier_arrive(under_way_);
-    under_way_ = 0;
+    arrive(under_way_);
+    under_way_ = nullptr;
   }
 
   const DecodeArgs& a_;
   typename C::Shared& s_;
   const int lane_;
-  uint32_t under_way_ = 0;  // the barrier of a tile whose copies are; 0: none
+  uint64_t* under_way_ = nullptr;  // the barrier of a tile whose copies are
 };
 
 }  // namespace tamis::cuda
