@@ -26,6 +26,7 @@ std::string describe_what(const PrefillWork& w) {
   if (w.listing == Listing::kUniform) what += text(", ", 100 * w.sixteenths / 16, " %");
   if (w.masked) what += ", an eighth of each missing";
   if (w.causal) what += ", causal";
+  if (w.pairs) what += ", CTAs in pairs";
   if (w.page > 0) what += text(", pages of ", w.page, w.layout == Layout::kNHD ? ", NHD" : ", HND");
   return what;
 }
@@ -57,6 +58,7 @@ std::string block_name(int64_t block, int64_t length, Share share) {
 
 PrefillWork causal(PrefillWork w) { return w.causal = true, w; }
 PrefillWork masked(PrefillWork w) { return w.masked = true, w; }
+PrefillWork in_pairs(PrefillWork w) { return w.pairs = true, w; }
 PrefillWork of_kv_heads(PrefillWork w, int64_t heads) { return w.kv_heads = heads, w; }
 PrefillWork of_layout(PrefillWork w, Layout layout) { return w.layout = layout, w; }
 PrefillWork paged(PrefillWork w, Layout layout) { return w.page = 16, w.layout = layout, w; }
@@ -79,6 +81,7 @@ void add_blocks(std::vector<PrefillCase>* all) {
       all->push_back({name + ".causal", causal(w)});
       all->push_back({name + ".masked", masked(w)});
       all->push_back({name + ".nhd", of_layout(w, Layout::kNHD)});
+      all->push_back({name + ".pairs", in_pairs(w)});
       all->push_back({name + ".paged", paged(w, Layout::kNHD)});
       all->push_back({name + ".paged.hnd", paged(w, Layout::kHND)});
     }
@@ -88,6 +91,7 @@ void add_dense(std::vector<PrefillCase>* all) {
   const PrefillWork w{.queries = k16, .kv_len = k16, .listing = Listing::kAll};
   all->push_back({"dense.L16k", w});
   all->push_back({"dense.L16k.causal", causal(w)});
+  all->push_back({"dense.L16k.pairs", in_pairs(w)});
   all->push_back({"dense.L16k.paged", paged(w, Layout::kNHD)});
   all->push_back({"dense.L16k.paged.hnd", paged(w, Layout::kHND)});
 }

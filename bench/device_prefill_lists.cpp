@@ -181,6 +181,7 @@ Json describe_prefill(const PrefillWork& w) {
   if (w.listing == Listing::kUniform) out["density"] = static_cast<double>(w.sixteenths) / 16;
   out["unit"] = w.unit();
   out["masked"] = w.masked;
+  out["pairs"] = w.pairs;
   return out;
 }
 

@@ -29,6 +29,7 @@ struct PrefillWork {
   int64_t sixteenths = 1;                  // of the key blocks
   bool masked = false;                     // an eighth of every listed block is not listed
   bool causal = false;
+  bool pairs = false;  // StepOptions::pairs
   int64_t page = 0;  // tokens; 0: contiguous
   Layout layout = Layout::kHND;
   uint64_t seed = 128;

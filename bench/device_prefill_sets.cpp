@@ -19,7 +19,7 @@ bool is_nan(uint16_t bf16) { return (bf16 & 0x7FFF) > 0x7F80; }
 }  // namespace
 
 cuda::StepOptions prefill_options(const PrefillWork& w) {
-  cuda::StepOptions options{.engine = cuda::Engine::kPrefill};
+  cuda::StepOptions options{.engine = cuda::Engine::kPrefill, .pairs = w.pairs};
   if (w.masked) {
     options.block = static_cast<int32_t>(std::min<int64_t>(w.block, 64));
     options.load = cuda::Load::kBlocks;

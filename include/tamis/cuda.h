@@ -71,6 +71,9 @@ struct StepOptions {
   int64_t row_entries = 0;
   int64_t max_kv_len = 0;  // tokens of a request; 0: what the page table or the cache holds
   Ring ring = Ring::kAuto;
+  // kPrefill: CTAs two by two, of two row tiles with the same blocks, of which each brings in half for both. Where
+  // row tiles do not come in twos, or have more than one list, the plan says so and does without.
+  bool pairs = false;
 };
 
 struct StepSizes {
@@ -102,6 +105,7 @@ struct StepPlan {
   int64_t bundles = 0, groups = 0, tasks = 0, parts = 0;  // most of each
   int32_t columns = 8;                                    // query rows a CTA computes at a time
   int64_t column_tiles = 1;  // CTAs a task, so that all query rows of a group are served
+  bool pairs = false;
   StepPlaces places{};
   StepSizes bytes{};
 };

@@ -210,6 +210,7 @@ PrefillArgs prefill_args(const StepPlan& plan, const Problem& p, const Shape& s,
                 .row_tiles = static_cast<int32_t>(plan.column_tiles),
                 .kv_heads = static_cast<int32_t>(s.kv_heads),
                 .kv_rows = s.page_size > 0 ? 0 : static_cast<int32_t>(s.kv_rows),
+                .pair = plan.pairs ? 2 : 1,
                 .scale2 = 0};
   a.scale2 = a.step.score.scale * std::numbers::log2e_v<float>;
   uint32_t* counter = a.step.scratch.arrivals + arrivals_of(plan) - kWorkCounters;

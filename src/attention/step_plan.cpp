@@ -146,6 +146,19 @@ void set_prefill_policy(int64_t row_tiles, PlanOptions* options) {
   if (options->min_tiles == 0) options->min_tiles = least_tiles;
 }
 
+// Why row tiles cannot share what they bring in; empty where they can. keys: of a tile.
+std::string_view no_pairs(const StepPlan& plan, int32_t keys, int32_t block) {
+#ifdef TAMIS_RACECHECK
+  return "racecheck does not follow them";
+#endif
+  if (plan.engine != Engine::kPrefill) return "not the engine prefill";
+  if (plan.load != Load::kBlocks) return "tokens are loaded one by one";
+  if (plan.lists > 1) return "the lists of a row tile are several";
+  if (plan.column_tiles % 2 != 0) return "the row tiles of a group are odd in number";
+  if (keys / block < 2) return "a block fills a tile";
+  return {};
+}
+
 Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
@@ -212,6 +225,11 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
     out.kernel = bf16 ? "prefill_sm90_bf16" : "prefill_sm90_f16";
   }
   out.column_tiles = ceil_div(capacities.group_rows, out.columns);
+  if (options.pairs) {
+    const std::string_view why = no_pairs(out, wide ? 64 : 128, *block);
+    out.pairs = why.empty();
+    if (!out.pairs) add_reason(&reason, text("no pairs: ", why));
+  }
   constexpr int64_t most_numbers = std::numeric_limits<int32_t>::max() - 4096;  // a chunk beyond still counts
   if (out.tasks > most_numbers || out.groups > most_numbers || out.column_tiles > 65535 ||
       (prefill && times(out.tasks, out.column_tiles) > most_numbers))

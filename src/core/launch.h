@@ -24,6 +24,7 @@ struct Grid {
   // The kernel calls wait_for_predecessor(): it may start while the one before it still runs. That needs
   // compute capability 9.0; elsewhere the kernel simply starts later.
   bool early = false;
+  unsigned cluster = 1;  // CTAs of one, along x; more need compute capability 9.0
 };
 
 // Shared memory of a CTA that is kept back for what kernels have of fixed size.
@@ -90,16 +91,23 @@ Status launch(const Target& target, const Grid& grid, const Args& args, cudaStre
     has_leave.fetch_or(bit);
   }
 
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (grid.early && facts.major >= 9) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {grid.cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid.blocks;
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = grid.early && facts.major >= 9 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   cudaError_t code = cudaLaunchKernelEx(&config, kKernel, args);
   if (code == cudaErrorInvalidValue && large) {
     // Leave is of a context, and is lost with it (cudaDeviceReset); nobody tells.

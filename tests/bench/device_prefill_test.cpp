@@ -173,11 +173,11 @@ TEST(PrefillCases, NamesOfTheProtocolAreThere) {
       for (const char* share : {"d6", "d12", "d25", "d50", "d100"})
         EXPECT_EQ(names.count(std::string("cuda.prefill.") + block + "." + length + "." + share), 1u);
     for (const char* share : {"d6", "d25"})
-      for (const char* variant : {".causal", ".masked", ".nhd", ".paged", ".paged.hnd"})
+      for (const char* variant : {".causal", ".masked", ".nhd", ".pairs", ".paged", ".paged.hnd"})
         EXPECT_EQ(names.count(std::string("cuda.prefill.") + block + ".L32k." + share + variant), 1u);
   }
   for (const char* name :
-       {"dense.L16k", "block128.L32k.d6.kv32", "block128.L32k.d25.kv32", "lists.random.T64k",
+       {"dense.L16k", "dense.L16k.pairs", "block128.L32k.d6.kv32", "block128.L32k.d25.kv32", "lists.random.T64k",
         "lists.trace.T64k", "chunk.2k.on128k", "chunk.128.on128k", "chunk.128.on128k.dense",
         "normalize.block16.L32k.d6", "normalize.block128.L32k.d25"})
     EXPECT_EQ(names.count(std::string("cuda.prefill.") + name), 1u) << name;
@@ -214,6 +214,7 @@ TEST(PrefillCases, EveryOneIsPlannedForThePrefillKernel) {
         cuda::plan_step(arrays.problem(nullptr, nullptr, nullptr), prefill_options(c.work));
     if (!plan.ok() && plan.status().code() == Code::kDeviceError) GTEST_SKIP() << plan.status().message();
     ASSERT_TRUE(plan.ok()) << c.reading << ": " << plan.status().message();
+    EXPECT_EQ(plan->pairs, c.work.pairs) << c.reading << ": " << plan->plan.reason;
     EXPECT_EQ(plan->kernel, "prefill_sm90_bf16") << c.reading;
     EXPECT_EQ(plan->plan.reason, "") << c.reading;
     EXPECT_EQ(plan->plan.block, std::min<int64_t>(c.work.page > 0 ? c.work.page : 64,

@@ -203,6 +203,55 @@ TEST_F(CudaPrefillBits, NeighboursDoNotMatterWhereTheBatchIsInvariant) {
   }
 }
 
+// CTAs that bring in half of each other's blocks: row tiles that are missing or cut, columns that one of the
+// two does not see, or neither.
+TEST_F(CudaPrefillBits, PairsDoNotMatter) {
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t page : {0, 16, 64})
+      for (const bool causal : {true, false})
+        for (const bool listed : {true, false}) {
+          TestProblem t({.kv_len = {1507, 333},
+                         .q_len = {260, 70},
+                         .q_heads = 8,
+                         .kv_heads = 2,
+                         .head_dim = dim,
+                         .v_head_dim = dim,
+                         .dtype = DType::kBF16,
+                         .page_size = page,
+                         .q = q_noise(1),
+                         .k = kv_noise(2),
+                         .v = kv_noise(3)});
+          t.problem.candidates.unit = 16;
+          t.problem.candidates.query_block = 64;
+          t.problem.candidates.index_heads = 2;
+          t.problem.mask = {.causal = causal, .window = causal ? 40 : 0, .sink = 3};
+          Dice d(11);
+          Rows rows;
+          for (const int32_t entries : {95, 95, 95, 95, 95, 21, 21})
+            for (int h = 0; h < 2; ++h) {
+              rows.emplace_back();
+              for (int32_t e = 0; e < entries; ++e)
+                if (d.one_in(2)) rows.back().push_back(e);
+            }
+          listed ? t.csr(rows) : t.all();
+          const Result<reference::Sets> sets = reference::build_sets(t.problem);
+          ASSERT_TRUE(sets.ok()) << sets.status().message();
+          t.poison_outside(*sets, kNaN);
+          const DeviceProblem device(t.problem);
+          for (const int32_t splits : {1, 3}) {
+            SCOPED_TRACE(::testing::Message() << "head size " << dim << ", pages of " << page << ", splits "
+                                              << splits << (causal ? ", causal" : ""));
+            cuda::StepOptions o = split(splits);
+            const DeviceRan alone = run_step(*planned(t.problem, o), device);
+            ASSERT_TRUE(alone.status.ok()) << alone.status.message();
+            o.pairs = true;
+            const std::unique_ptr<DeviceStep> step = planned(t.problem, o);
+            ASSERT_TRUE(step->plan.pairs) << step->plan.plan.reason;
+            for (int repeat = 0; repeat < 3; ++repeat) ASSERT_EQ(unlike(run_step(*step, device), alone), "");
+          }
+        }
+}
+
 // A prompt of 5120 tokens in chunks over one paged cache, each a step of its own, and in one step.
 TEST_F(CudaPrefillBits, ChunksOfAPrompt) {
   constexpr int64_t kTokens = 5120, kHeads = 4, kDim = 128, kQueryBlock = 64, kUnit = 64;

@@ -51,9 +51,18 @@ void barrier_init(uint32_t at, uint32_t arrivals) {
   keep(cta, at, barrier);
 }
 
-void barrier_arrive(uint32_t at, uint32_t bytes) {
-  pause();
+Cta& cta_of(uint32_t rank, const char* what) {
   Cta& cta = *machine->now->cta;
+  const auto size = static_cast<uint32_t>(machine->grid.cluster);
+  if (rank >= size) fail("%s: rank %u in a cluster of %u", what, rank, size);
+  if (rank == cta.x % size) return cta;
+  if (cta.peer == nullptr) fail("%s: the other CTA of the cluster has ended", what);
+  return *cta.peer;
+}
+
+namespace {
+
+void arrive_in(Cta& cta, uint32_t at, uint32_t bytes) {
   Barrier& barrier = find_barrier(cta, at);
   if (barrier.pending == 0)
     fail("one arrival too many at barrier %u: all %u of phase %llu have come, %lld bytes have not", at,
@@ -63,6 +72,19 @@ void barrier_arrive(uint32_t at, uint32_t bytes) {
   if (barrier.bytes > kMostBytes) fail("barrier %u expects too many bytes", at);
   --barrier.pending;
   settle(cta, at, barrier);
+}
+
+}  // namespace
+
+void barrier_arrive(uint32_t at, uint32_t bytes) {
+  pause();
+  arrive_in(*machine->now->cta, at, bytes);
+  pause();
+}
+
+void barrier_arrive_at(uint32_t at, uint32_t rank) {
+  pause();
+  arrive_in(cta_of(rank, "barrier_arrive_at()"), at, 0);
   pause();
 }
 

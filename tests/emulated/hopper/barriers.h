@@ -29,10 +29,13 @@ using Barriers = std::unordered_map<uint32_t, Barrier>;  // by address
 // Of the CTA whose thread calls.
 void barrier_init(uint32_t barrier, uint32_t arrivals);
 void barrier_arrive(uint32_t barrier, uint32_t bytes);
+void barrier_arrive_at(uint32_t barrier, uint32_t rank);  // in the shared memory of a CTA of the cluster
 bool barrier_passed(uint32_t barrier, uint32_t parity);   // may give up
 bool barrier_is_over(uint32_t barrier, uint32_t parity);  // tells what is so
 void barrier_wait(uint32_t barrier, uint32_t parity);
 
+// A CTA of the cluster. Fails where it has ended.
+Cta& cta_of(uint32_t rank, const char* what);
 // Bytes of the copy engine have come.
 void barrier_complete(Cta& cta, uint32_t barrier, uint32_t bytes);
 // Fails where there is none at this address, or where it was written over.

@@ -34,6 +34,11 @@ void read_line(const device::TensorSpec& s, const int64_t (&at)[5], char (&line)
 
 void land_box(Cta& cta, int64_t number) {
   Box& box = cta.boxes[static_cast<size_t>(number)];
+  if (box.is_word) {
+    std::memcpy(cta.arena.at(box.to, 4, 4, "send_word()"), &box.at[0], 4);
+    box.under_way = false;
+    return barrier_complete(cta, box.barrier, 4);
+  }
   char* to = cta.arena.at(box.to, box.bytes, 1024, "copy_box()");
   const int32_t* size = box.spec.box;
   for (int64_t l = 0; l < box.bytes / 128; ++l) {
@@ -58,11 +63,22 @@ void land(Thread& self, const Copy& copy) {
   self.cta->proxies.written(copy.to, copy.size, self.number);
 }
 
-}  // namespace
+void start(Cta& cta, const Box& box, const char* what) {
+  find_barrier(cta, box.barrier);
+  size_t number = cta.boxes.size();
+  for (size_t i = 0; i < cta.boxes.size(); ++i) {
+    const Box& other = cta.boxes[i];
+    if (!other.under_way)
+      number = i;
+    else if (other.to < box.to + box.bytes && box.to < other.to + other.bytes)
+      fail("%s to address %u, where another one is still on its way", what, box.to);
+  }
+  if (number == cta.boxes.size()) cta.boxes.emplace_back();
+  cta.boxes[number] = box;
+  later(land_box, cta, static_cast<int64_t>(number));
+}
 
-void copy_box(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]) {
-  pause();
-  Cta& cta = *machine->now->cta;
+Box box_of(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]) {
   Box box{};
   box.to = to;
   box.barrier = barrier;
@@ -73,21 +89,42 @@ void copy_box(uint32_t to, const device::TensorMap& map, uint32_t barrier, const
     bytes *= box.spec.box[i];
     box.at[i] = at[i];
   }
-  std::memset(cta.arena.at(to, bytes, 1024, "copy_box()"), kPoison, static_cast<size_t>(bytes));
   box.bytes = static_cast<uint32_t>(bytes);
-  find_barrier(cta, barrier);
   box.under_way = true;
-  size_t number = cta.boxes.size();
-  for (size_t i = 0; i < cta.boxes.size(); ++i) {
-    const Box& other = cta.boxes[i];
-    if (!other.under_way)
-      number = i;
-    else if (other.to < to + bytes && to < other.to + other.bytes)
-      fail("copy_box() to address %u, where another box is still on its way", to);
-  }
-  if (number == cta.boxes.size()) cta.boxes.emplace_back();
-  cta.boxes[number] = box;
-  later(land_box, cta, static_cast<int64_t>(number));
+  return box;
+}
+
+void start_box(Cta& cta, const Box& box) {
+  std::memset(cta.arena.at(box.to, box.bytes, 1024, "copy_box()"), kPoison, box.bytes);
+  start(cta, box, "copy_box()");
+}
+
+}  // namespace
+
+void copy_box(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]) {
+  pause();
+  start_box(*machine->now->cta, box_of(to, map, barrier, at));
+  pause();
+}
+
+void copy_box_to_both(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]) {
+  pause();
+  const Box box = box_of(to, map, barrier, at);
+  for (uint32_t rank = 0; rank < 2; ++rank) start_box(cta_of(rank, "copy_box_to_both()"), box);
+  pause();
+}
+
+void send_word(uint32_t to, uint32_t word, uint32_t barrier, uint32_t rank) {
+  pause();
+  Box box{};
+  box.is_word = box.under_way = true;
+  box.to = to;
+  box.bytes = 4;
+  box.barrier = barrier;
+  std::memcpy(&box.at[0], &word, 4);
+  Cta& cta = cta_of(rank, "send_word()");
+  cta.arena.at(to, 4, 4, "send_word()");
+  start(cta, box, "send_word()");
   pause();
 }
 

@@ -16,12 +16,17 @@ struct Cta;
 
 struct Box {
   bool under_way = false;
+  bool is_word = false;  // send_word()'s
   device::TensorSpec spec;
   uint32_t to, bytes, barrier;
   int32_t at[5];
 };
 
 void copy_box(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]);
+// To the same addresses of both CTAs of a cluster; each by itself.
+void copy_box_to_both(uint32_t to, const device::TensorMap& map, uint32_t barrier, const int32_t (&at)[5]);
+// A word to the shared memory of a CTA of the cluster, whose barrier counts its 4 bytes.
+void send_word(uint32_t to, uint32_t word, uint32_t barrier, uint32_t rank);
 
 // ---- cp.async. They land when their thread waits for them, some at once.
 

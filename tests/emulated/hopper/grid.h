@@ -18,6 +18,7 @@ struct Grid {
   int threads = 128;         // of a CTA, a multiple of 32
   int64_t shared_bytes = 0;  // of a CTA
   uint64_t seed = 0;
+  int cluster = 1;                   // neighbours that reach each other's shared memory, 1 or 2 along x
   int resident = 4;                  // CTAs that are alive at the same time
   int64_t step_limit = 100'000'000;  // changes between threads: against loops that never end
 };

@@ -36,6 +36,7 @@ struct Cta {
   Cta(int64_t shared_bytes, int threads);
 
   unsigned x = 0, y = 0;
+  Cta* peer = nullptr;  // the other one of its cluster, as long as that one is alive
   Arena arena;
   int alive;  // threads that have not ended
   std::unique_ptr<Thread[]> threads;
@@ -45,6 +46,8 @@ struct Cta {
   Proxies proxies;
   std::vector<Box> boxes;
   Sync sync[16];
+  Sync* of_cluster = nullptr;  // both CTAs' threads wait in the first one's
+  Sync cluster;
 };
 
 struct Event {

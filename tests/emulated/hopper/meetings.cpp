@@ -77,6 +77,14 @@ void sync_some(uint32_t number, int threads) {
   pause();
 }
 
+uint32_t cluster_rank() { return machine->now->cta->x % static_cast<unsigned>(machine->grid.cluster); }
+
+void sync_cluster() {
+  Cta& cta = *machine->now->cta;
+  enter(*cta.of_cluster, "sync_cluster()", machine->grid.cluster * machine->grid.threads, 0);
+  pause();
+}
+
 void sync_without(Cta& cta) {
   Sync& sync = cta.sync[0];
   if (sync.wanted == 0 && !sync.waiting.empty() && static_cast<int>(sync.waiting.size()) == cta.alive)

@@ -45,6 +45,9 @@ enum class Vote { kNone, kAny, kAll };
 int sync_threads(Vote vote, int predicate);
 // bar.sync number, threads
 void sync_some(uint32_t number, int threads);
+uint32_t cluster_rank();
+// All threads of a cluster.
+void sync_cluster();
 // A thread less to wait for.
 void sync_without(Cta& cta);
 

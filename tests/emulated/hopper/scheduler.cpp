@@ -162,6 +162,12 @@ void start_cta() {
   cta.x = static_cast<unsigned>(m.started % m.grid.ctas_x);
   cta.y = static_cast<unsigned>(m.started / m.grid.ctas_x);
   ++m.started;
+  cta.of_cluster = &cta.cluster;
+  if (m.grid.cluster == 2 && cta.x % 2 == 1) {
+    cta.peer = m.ctas[m.ctas.size() - 2].get();
+    cta.peer->peer = &cta;
+    cta.of_cluster = cta.peer->of_cluster;
+  }
   for (Warp& w : cta.warps) w.priority = draw(1u << 30);
   for (int i = 0; i < threads; ++i) {
     cta.threads[i].fiber.prepare(thread_main);
@@ -176,6 +182,7 @@ void end_cta(Cta& cta) {
     if (barrier.bytes != 0)
       fail("CTA (%u, %u) ended while barrier %u missed %lld bytes", cta.x, cta.y, at,
            static_cast<long long>(barrier.bytes));
+  if (cta.peer != nullptr) cta.peer->peer = nullptr;
   if (!cta.arena.intact()) fail("CTA (%u, %u) wrote behind its shared memory", cta.x, cta.y);
   std::erase_if(machine->ctas, [&](const auto& alive) { return alive.get() == &cta; });
 }
@@ -185,7 +192,8 @@ void home_main() {
   Machine& m = *machine;
   const int64_t all = int64_t{m.grid.ctas_x} * m.grid.ctas_y;
   while (true) {
-    while (m.started < all && static_cast<int>(m.ctas.size()) < m.grid.resident) start_cta();
+    while (m.started < all && static_cast<int>(m.ctas.size()) + m.grid.cluster <= m.grid.resident)
+      for (int i = 0; i < m.grid.cluster; ++i) start_cta();
     if (m.ctas.empty()) leave();
     Thread* next = pick();
     enter(*next);
@@ -283,6 +291,8 @@ Report run(const Grid& grid, const std::function<void(char* shared)>& body) {
     return {"a CTA has 32 to 1024 threads, in warps of 32"};
   if (grid.shared_bytes < 0 || grid.shared_bytes > Arena::kMost)
     return {"a CTA cannot have that much shared memory"};
+  if (grid.cluster < 1 || grid.cluster > 2 || grid.ctas_x % grid.cluster != 0 || grid.resident < grid.cluster)
+    return {"a cluster has 1 or 2 CTAs, a grid whole ones, and all of one are alive at a time"};
   if (machine != nullptr) return {"one run at a time"};
   Machine here(grid, body);
   machine = &here;

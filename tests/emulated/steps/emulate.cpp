@@ -32,11 +32,13 @@ std::string build(const index::NormalizeArgs& args, const index::NormalizeShared
 
 template <class C>
 std::string attend(const cuda::PrefillArgs& args, int ctas, uint64_t seed) {
-  return emulated::run({.ctas_x = ctas,
+  const int whole = std::max(args.pair, ctas / args.pair * args.pair);
+  return emulated::run({.ctas_x = whole,
                         .threads = cuda::kPrefillThreads,
                         .shared_bytes = sizeof(typename C::Shared),
                         .seed = seed,
-                        .resident = ctas,
+                        .cluster = args.pair,
+                        .resident = whole,
                         .step_limit = 20'000'000},
                        [&](char* memory) {
                          if (const int32_t code = cuda::verdict_of(args.step); code != 0)

@@ -49,6 +49,35 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   }
 }
 
+// ---- Clusters. An address names the same place in each of their CTAs.
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all CTAs of the cluster; what they wrote before is seen behind it.
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+// Arrives at the barrier of the CTA of this rank.
+__device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// A word to the shared memory of the CTA of this rank, whose barrier counts its 4 bytes.
+__device__ inline void send_word(uint32_t to, uint32_t word, uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 place, there;\nmapa.shared::cluster.u32 place, %0, %3;\n"
+      "mapa.shared::cluster.u32 there, %2, %3;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %1, [there];\n}" ::"r"(to),
+      "r"(word), "r"(barrier), "r"(rank)
+      : "memory");
+}
+
 // What this thread wrote to shared memory is seen by the copy engine and the products of warpgroups that are
 // ordered after it.
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -63,6 +92,16 @@ __device__ inline void copy_box(uint32_t to, const TensorMap& map, uint32_t barr
       "%6, "
       "%7}], [%2];" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// The same to both CTAs of a cluster, at the same addresses; each counts on a barrier of its own.
+__device__ inline void copy_box_to_both(uint32_t to, const TensorMap& map, uint32_t barrier, int32_t c0,
+                                        int32_t c1, int32_t c2, int32_t c3, int32_t c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
 

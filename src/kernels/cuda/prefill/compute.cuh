@@ -21,6 +21,7 @@ class Compute {
         store_(args),
         lane_(static_cast<int>(threadIdx.x % 32)),
         warp_(static_cast<int>(threadIdx.x / 32) - 4),
+        pair_(args.pair),
         q_(device::matrix(device::shared_address(shared.q[0]) + static_cast<uint32_t>(group) * kGroupBytes,
                           16, 1024)),
         k_(device::matrix(device::shared_address(shared.k[0]), 16, C::kHalves * 1024)),
@@ -74,7 +75,7 @@ class Compute {
   __device__ void scores_done() {
     device::settle(scores_);
     __syncwarp();  // the note of the tile before has been read by all lanes
-    arrive(&s_.k_empty[tile_.at()]);
+    release(&s_.k_empty[tile_.at()]);
   }
 
   // Of the tile before.
@@ -94,13 +95,21 @@ class Compute {
   __device__ void values_done() {
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) device::settle(sums_[part]);
-    arrive(&s_.v_empty[before().at()]);
+    release(&s_.v_empty[before().at()]);
   }
   __device__ void scale(const float (&factor)[2]) {
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part)
 #pragma unroll
       for (int k = 0; k < C::kPart; ++k) sums_[part][k] *= factor[k / 2 % 2];
+  }
+
+  // A place of keys or values, in the other CTA of a pair as well.
+  __device__ void release(uint64_t* barrier) const {
+    if (pair_ == 1)
+      arrive(barrier);
+    else if (lane_ < 2)
+      device::barrier_arrive_at(device::shared_address(barrier), static_cast<uint32_t>(lane_));
   }
 
   // Rows of the warp in a slot.
@@ -180,7 +189,7 @@ class Compute {
   typename C::Shared& s_;
   const Softmax<C> softmax_;
   const Store<C> store_;
-  const int lane_, warp_;
+  const int lane_, warp_, pair_;
   const uint64_t q_, k_, v_;  // what the first slots hold, for the products
   float scores_[C::kKeys / 2], sums_[C::kParts][C::kPart];
   RowSums rows_{};

@@ -28,6 +28,11 @@ __device__ inline uint32_t token_range16(int32_t first, int32_t last, int32_t ba
   return high <= low ? 0 : (0xFFFFu >> (16 - (high - low))) << low;
 }
 
+// Tokens that some row of a tile may see: listed ones below `end`, all below `sink_end` and in the window.
+struct Seen {
+  int32_t end, sink_end, window_begin, window_end;
+};
+
 // The rows of a tile: which they are, and the blocks that they attend to.
 struct PrefillItem {
   DeviceTask task;  // bundle -1: there are no more items
@@ -40,8 +45,7 @@ struct PrefillItem {
   // Tokens that every row sees: listed ones below `end`, all of [window_begin, window_end) and below
   // sink_end.
   int32_t end, window_begin, window_end, sink_end;
-  // Tokens that some row may see: the same, of the row that sees most.
-  int32_t last_end, first_window, last_window, last_sink;
+  Seen seen, seen_there;  // by these rows, and by those of the other tile of a pair
 };
 
 // A tile of keys, in groups of 16 columns.
@@ -89,7 +93,10 @@ struct PrefillConfig {
     alignas(8) uint64_t item_full[kSlots], q_full[kSlots], slot_empty[kSlots];
     uint64_t note_full[kNotes], note_empty[kNotes];
     uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-    uint64_t v_landed;
+    uint64_t v_landed[kStages];
+    // Of the second CTA of a pair: what the first one has drawn.
+    uint64_t drawn_full[kSlots];
+    uint32_t drawn[kSlots];
   };
   static_assert(sizeof(Shared) <= 226 * 1024);
 };

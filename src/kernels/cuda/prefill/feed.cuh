@@ -47,7 +47,7 @@ class Feeder {
     Turn<C::kSlots> slot;
     Turn<C::kStages> stage;
     Turn<kNotes> note;
-    uint32_t landed = 0;
+    uint32_t landed = 0;  // bit: the parity of a stage's barrier for values that have holes
     for (;; slot.advance()) {
       device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
       const PrefillItem& item = s_.items[slot.at()];
@@ -61,13 +61,13 @@ class Feeder {
         if (kOfKeys) release_note(s_, note);
         const Note& n = s_.notes[note.at()];
         const bool holes = !kOfKeys && n.holes;
-        uint64_t* barrier = holes ? &s_.v_landed : full;
+        uint64_t* barrier = holes ? &s_.v_landed[stage.at()] : full;
         arrive_and_expect(barrier, C::kTileBytes);
         __syncwarp();
         copy(kOfKeys ? a_.k : a_.v, item, n, to, device::shared_address(barrier));
         if (!holes) continue;
-        device::barrier_wait(device::shared_address(barrier), landed);
-        landed ^= 1;
+        device::barrier_wait(device::shared_address(barrier), landed >> stage.at() & 1);
+        landed ^= 1u << stage.at();
         fill_holes(n, to);
         device::fence_async();
         __syncwarp();
@@ -162,12 +162,13 @@ class Feeder {
     const bool plain = here && ((full && last <= item.end) || last <= item.sink_end ||
                                 (base >= item.window_begin && last <= item.window_end));
     uint64_t seen = 0;
+    bool hole = false;
     if (here) {
-      seen = (listed & token_range(0, item.last_end, base, size)) |
-             token_range(0, item.last_sink, base, size) |
-             token_range(item.first_window, item.last_window, base, size);
+      seen = seen_of(item.seen, listed, base, size);
+      // Both CTAs of a pair bring values in by the same barrier. They have one list.
+      hole = (seen & whole) != whole ||
+             (a_.pair > 1 && (seen_of(item.seen_there, listed, base, size) & whole) != whole);
     }
-    const bool hole = here && (seen & whole) != whole;
     const bool masked = __any_sync(~0u, !plain), holes = __any_sync(~0u, hole);
     if (lane() == 0) {
       note->masked = masked;
@@ -182,19 +183,32 @@ class Feeder {
     }
   }
 
-  // The boxes of a tile: a lane a block.
+  static __device__ uint64_t seen_of(const Seen& s, uint64_t listed, int32_t base, int32_t size) {
+    return (listed & token_range(0, s.end, base, size)) | token_range(0, s.sink_end, base, size) |
+           token_range(s.window_begin, s.window_end, base, size);
+  }
+
+  // The boxes of a tile: a lane a block. Of a pair, each CTA sees to every other block, for both.
   __device__ void copy(const PrefillSide& side, const PrefillItem& item, const Note& note, uint32_t to,
                        uint32_t barrier) const {
     if (lane() >= blocks()) return;
+    if (a_.pair > 1 && lane() % 2 != static_cast<int>(device::cluster_rank())) return;
     const int32_t page = note.page[lane()], token = note.token[lane()], size = 1 << a_.step.log2_block;
     const int32_t at = page < 0 ? side.outside : page * side.page_apart + item.group.kv_head;
     const uint32_t from_here = to + lane() * size * C::kDim * 2;
     if (a_.kv_rows == 0 || page < 0 || token + size <= a_.kv_rows) {
-      device::copy_box(from_here, side.block, barrier, 0, token, 0, 0, at);
+      bring(from_here, side.block, barrier, token, at);
       return;
     }
     for (int32_t g = 0; g < size / 8; ++g)
-      device::copy_box(from_here + g * 8 * C::kDim * 2, side.group, barrier, 0, token + g * 8, 0, 0, at);
+      bring(from_here + g * 8 * C::kDim * 2, side.group, barrier, token + g * 8, at);
+  }
+  __device__ void bring(uint32_t to, const device::TensorMap& map, uint32_t barrier, int32_t token,
+                        int32_t at) const {
+    if (a_.pair > 1)
+      device::copy_box_to_both(to, map, barrier, 0, token, 0, 0, at);
+    else
+      device::copy_box(to, map, barrier, 0, token, 0, 0, at);
   }
 
   // Values that no row sees may be anything, and 0 times NaN is NaN: zeros instead. Lines are whole, so how
@@ -210,7 +224,7 @@ class Feeder {
 
   __device__ void count(const PrefillItem& item) const {
     StepCounters* counters = a_.step.counters;
-    if (counters == nullptr || lane() != 0) return;
+    if (counters == nullptr || lane() != 0 || item.group.columns <= 0) return;
     atomicAdd(&counters->tasks, 1ull);
     atomicAdd(&counters->tiles, static_cast<unsigned long long>(item.tiles * (C::kKeys / 64)));
     if (!a_.step.tokens) count_tokens(int64_t{item.task.end - item.task.begin} << a_.step.log2_block);

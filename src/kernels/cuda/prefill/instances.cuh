@@ -37,10 +37,12 @@ Status launch_prefill_dim(const device::Target& target, const PrefillKey& key, c
   using Bent = PrefillConfig<T, kDim, true>;
   using Redo = DecodeConfig<T, kDim, kDim <= 128 ? 2 : 1, true, Feeding::kEither>;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  const device::Grid grid{.blocks = dim3(ctas),
+  const unsigned pair = static_cast<unsigned>(args.pair);
+  const device::Grid grid{.blocks = dim3(ctas / pair * pair),
                           .threads = kPrefillThreads,
                           .shared_bytes = static_cast<int64_t>(sizeof(typename Plain::Shared)),
-                          .early = true};
+                          .early = true,
+                          .cluster = pair};
   TAMIS_RETURN_IF_ERROR(key.bent ? device::launch<&prefill_kernel<Bent>>(target, grid, args, on, "prefill")
                                  : device::launch<&prefill_kernel<Plain>>(target, grid, args, on, "prefill"));
   return device::launch<&redo_kernel<Redo>>(

@@ -17,7 +17,7 @@ class Items {
       PrefillItem& item = s_.items[slot.at()];
       Column* rows = s_.rows[slot.at()];
       device::barrier_wait(device::shared_address(&s_.slot_empty[slot.at()]), slot.parity() ^ 1);
-      const bool more = choose(&item);
+      const bool more = choose(&item, slot);
       if (more) describe(&item, rows);
       __syncwarp();
       arrive(&s_.item_full[slot.at()]);
@@ -30,65 +30,93 @@ class Items {
  private:
   static __device__ int lane() { return static_cast<int>(threadIdx.x % 32); }
 
-  // The next item that has rows; false, and bundle -1, where there is none. Each CTA draws one number too
-  // many, so that the counter, which wraps, ends at 0.
-  __device__ bool choose(PrefillItem* item) {
-    const int32_t tasks = a_.step.scratch.head->tasks;
-    const uint32_t items = static_cast<uint32_t>(tasks) * static_cast<uint32_t>(a_.row_tiles);
-    for (;;) {
-      uint32_t number = 0;
-      if (lane() == 0) number = device::arrive(a_.work.next, items + gridDim.x - 1);
-      number = __shfl_sync(~0u, number, 0);
-      if (number >= items) {
-        if (lane() == 0) item->task.bundle = -1;
-        return false;
-      }
-      int32_t at;
-      const int32_t first_row = place(number, tasks, &at) * kPrefillRows;
-      const DeviceTask task = a_.step.scratch.tasks[at];
-      const index::DeviceBundle bundle = a_.step.index.bundle[task.bundle];
-      const int32_t queries = bundle.last_query - bundle.first_query,
-                    rows = queries * a_.step.q.group - first_row;
-      if (bundle.request < 0 || rows <= 0) continue;
-      if (lane() == 0) {
-        item->task = task;
-        item->task_at = at;
-        item->tiles = tiles_of(task);
-        item->entry = bundle.begin + task.begin;
-        item->group = {.request = bundle.request,
-                       .first_query = bundle.first_query,
-                       .queries = queries,
-                       .kv_head = task.kv_head,
-                       .kv_len = bundle.kv_len,
-                       .base_slot = bundle.base_slot,
-                       .position = bundle.position,
-                       .first_row = first_row,
-                       .columns = min(rows, kPrefillRows)};
-      }
-      __syncwarp();
-      return true;
+  static constexpr uint32_t kNone = ~0u;
+
+  // The next item that has rows; false, and bundle -1, where there is none. Of a pair the first CTA draws, and
+  // tells the other, whose row tile may have no rows.
+  __device__ bool choose(PrefillItem* item, const Turn<C::kSlots>& slot) {
+    const uint32_t rank = a_.pair > 1 ? device::cluster_rank() : 0;
+    const uint32_t number = rank == 0 ? draw(slot) : drawn(slot);
+    if (number == kNone) {
+      if (lane() == 0) item->task.bundle = -1;
+      return false;
     }
+    int32_t at;
+    const int32_t first_row = (place(number, &at) + static_cast<int32_t>(rank)) * kPrefillRows;
+    const DeviceTask task = a_.step.scratch.tasks[at];
+    const index::DeviceBundle bundle = a_.step.index.bundle[task.bundle];
+    const int32_t queries = bundle.last_query - bundle.first_query;
+    if (lane() == 0) {
+      item->task = task;
+      item->task_at = at;
+      item->tiles = tiles_of(task);
+      item->entry = bundle.begin + task.begin;
+      item->group = {.request = bundle.request,
+                     .first_query = bundle.first_query,
+                     .queries = queries,
+                     .kv_head = task.kv_head,
+                     .kv_len = bundle.kv_len,
+                     .base_slot = bundle.base_slot,
+                     .position = bundle.position,
+                     .first_row = first_row,
+                     .columns = min(queries * a_.step.q.group - first_row, kPrefillRows)};
+    }
+    __syncwarp();
+    return true;
   }
 
-  // Item to task and tile of rows. Where no row is split, one KV head after the other, so that its keys stay
-  // in L2, and the last queries first, which see most where attention is causal.
-  __device__ int32_t place(uint32_t number, int32_t tasks, int32_t* task) const {
-    const uint32_t tiles = static_cast<uint32_t>(a_.row_tiles), heads = static_cast<uint32_t>(a_.kv_heads);
-    const uint32_t t = number / tiles, tile = number - t * tiles;
-    const uint32_t blocks = static_cast<uint32_t>(tasks) / heads;
-    if (a_.step.control->parts > 0) {
-      *task = static_cast<int32_t>(t);
-      return static_cast<int32_t>(tile);
-    }
-    const uint32_t head = t / blocks, block = blocks - 1 - (t - head * blocks);
+  // Each CTA, or pair, draws one number too many, so that the counter, which wraps, ends at 0.
+  __device__ uint32_t draw(const Turn<C::kSlots>& slot) {
+    const uint32_t pair = static_cast<uint32_t>(a_.pair);
+    const uint32_t items = static_cast<uint32_t>(a_.step.scratch.head->tasks) * (a_.row_tiles / pair);
+    uint32_t number;
+    do {
+      number = 0;
+      if (lane() == 0) number = device::arrive(a_.work.next, items + gridDim.x / pair - 1);
+      number = __shfl_sync(~0u, number, 0);
+    } while (number < items && !has_rows(number));
+    if (number >= items) number = kNone;
+    if (pair > 1 && lane() == 0)
+      device::send_word(device::shared_address(&s_.drawn[slot.at()]), number,
+                        device::shared_address(&s_.drawn_full[slot.at()]), 1);
+    return number;
+  }
+
+  // The first CTA draws into a slot when that is free, which it is not before this one has taken what was drawn
+  // for it before: they go through the tiles of keys together.
+  __device__ uint32_t drawn(const Turn<C::kSlots>& slot) {
+    const uint32_t barrier = device::shared_address(&s_.drawn_full[slot.at()]);
+    if (lane() == 0) device::barrier_arrive_and_expect(barrier, 4);
+    device::barrier_wait(barrier, slot.parity());
+    return *static_cast<volatile uint32_t*>(&s_.drawn[slot.at()]);
+  }
+
+  __device__ bool has_rows(uint32_t number) const {
+    int32_t at;
+    const int32_t first_row = place(number, &at) * kPrefillRows;
+    const index::DeviceBundle& bundle = a_.step.index.bundle[a_.step.scratch.tasks[at].bundle];
+    return bundle.request >= 0 &&
+           (bundle.last_query - bundle.first_query) * a_.step.q.group > first_row;
+  }
+
+  // Item to task and, of a pair the first, tile of rows. Where no row is split, one KV head after the other, so
+  // that its keys stay in L2, and the last queries first, which see most where attention is causal.
+  __device__ int32_t place(uint32_t number, int32_t* task) const {
+    const uint32_t pair = static_cast<uint32_t>(a_.pair), tiles = static_cast<uint32_t>(a_.row_tiles) / pair,
+                   heads = static_cast<uint32_t>(a_.kv_heads),
+                   tasks = static_cast<uint32_t>(a_.step.scratch.head->tasks);
+    const uint32_t t = number / tiles, tile = (number - t * tiles) * pair;
+    *task = static_cast<int32_t>(t);
+    if (a_.step.control->parts > 0) return static_cast<int32_t>(tile);
+    const uint32_t blocks = tasks / heads, head = t / blocks, block = blocks - 1 - (t - head * blocks);
     *task = static_cast<int32_t>(block * heads + head);
     return static_cast<int32_t>(tile);
   }
 
   __device__ void describe(PrefillItem* item, Column* rows) {
     constexpr int32_t most = 0x7FFFFFFF;
-    int32_t end = most, sink = most, begin = 0, stop = most, low = most;
-    int32_t last_end = 0, last_sink = 0, first = most, last = 0, high = 0;
+    int32_t end = most, sink = most, begin = 0, stop = most, low = most, high = 0;
+    Seen seen{0, 0, most, 0};
 #pragma unroll 1
     for (int i = lane(); i < kPrefillRows; i += 32) {
       const Column row = column_of(a_.step, item->group, i);
@@ -98,25 +126,42 @@ class Items {
       sink = min(sink, row.sink_end);
       begin = max(begin, row.window_begin);
       stop = min(stop, row.window_end);
-      last_end = max(last_end, row.end);
-      last_sink = max(last_sink, row.sink_end);
       low = min(low, row.list);
       high = max(high, row.list);
-      if (row.window_begin >= row.window_end) continue;
-      first = min(first, row.window_begin);
-      last = max(last, row.window_end);
+      widen(row, &seen);
     }
     item->end = __reduce_min_sync(~0u, end);
     item->sink_end = __reduce_min_sync(~0u, sink);
     item->window_begin = __reduce_max_sync(~0u, begin);
     item->window_end = __reduce_min_sync(~0u, stop);
-    item->last_end = __reduce_max_sync(~0u, last_end);
-    item->last_sink = __reduce_max_sync(~0u, last_sink);
-    item->first_window = __reduce_min_sync(~0u, first);
-    item->last_window = __reduce_max_sync(~0u, last);
-    low = __reduce_min_sync(~0u, low);
+    item->seen = of_warp(seen);
+    low = min(__reduce_min_sync(~0u, low), static_cast<int32_t>(__reduce_max_sync(~0u, high)));
     item->list = low;
     item->lists = __reduce_max_sync(~0u, high) - low + 1;
+    if (a_.pair > 1) item->seen_there = of_warp(seen_there(item->group));
+  }
+  // Of the other row tile of the pair, as far as this lane knows.
+  __device__ Seen seen_there(Group group) const {
+    group.first_row ^= kPrefillRows;
+    group.columns = min(group.queries * a_.step.q.group - static_cast<int32_t>(group.first_row), kPrefillRows);
+    Seen seen{0, 0, 0x7FFFFFFF, 0};
+#pragma unroll 1
+    for (int i = lane(); i < kPrefillRows; i += 32) {
+      const Column row = column_of(a_.step, group, i);
+      if (row.query >= 0) widen(row, &seen);
+    }
+    return seen;
+  }
+  static __device__ void widen(const Column& row, Seen* seen) {
+    seen->end = max(seen->end, row.end);
+    seen->sink_end = max(seen->sink_end, row.sink_end);
+    if (row.window_begin >= row.window_end) return;
+    seen->window_begin = min(seen->window_begin, row.window_begin);
+    seen->window_end = max(seen->window_end, row.window_end);
+  }
+  static __device__ Seen of_warp(const Seen& s) {
+    return {__reduce_max_sync(~0u, s.end), __reduce_max_sync(~0u, s.sink_end),
+            __reduce_min_sync(~0u, s.window_begin), __reduce_max_sync(~0u, s.window_end)};
   }
 
   __device__ int32_t tiles_of(const DeviceTask& task) const {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "emulated/hopper/barriers.h"
+#include "emulated/hopper/copies.h"
+#include "emulated/hopper/meetings.h"
 #include "emulated/hopper/products.h"
 #include "emulated/hopper/proxies.h"
 #include "emulated/hopper/tensor_maps.h"
@@ -26,11 +28,24 @@ inline bool barrier_is_over(uint32_t barrier, uint32_t parity) {
   return emulated::barrier_is_over(barrier, parity);
 }
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { emulated::barrier_wait(barrier, parity); }
+inline uint32_t cluster_rank() { return emulated::cluster_rank(); }
+inline void sync_cluster() { emulated::sync_cluster(); }
+inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+  emulated::barrier_arrive_at(barrier, rank);
+}
+inline void send_word(uint32_t to, uint32_t word, uint32_t barrier, uint32_t rank) {
+  emulated::send_word(to, word, barrier, rank);
+}
 inline void fence_async() { emulated::fence_async(); }
 
 inline void copy_box(uint32_t to, const TensorMap& map, uint32_t barrier, int32_t c0, int32_t c1, int32_t c2,
                      int32_t c3, int32_t c4) {
   emulated::copy_box(to, map, barrier, {c0, c1, c2, c3, c4});
+}
+
+inline void copy_box_to_both(uint32_t to, const TensorMap& map, uint32_t barrier, int32_t c0, int32_t c1,
+                             int32_t c2, int32_t c3, int32_t c4) {
+  emulated::copy_box_to_both(to, map, barrier, {c0, c1, c2, c3, c4});
 }
 
 template <int kRegisters>
