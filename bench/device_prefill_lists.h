@@ -30,7 +30,7 @@ struct PrefillWork {
   bool masked = false;                     // an eighth of every listed block is not listed
   bool causal = false;
   bool pairs = false;  // StepOptions::pairs
-  int64_t page = 0;  // tokens; 0: contiguous
+  int64_t page = 0;    // tokens; 0: contiguous
   Layout layout = Layout::kHND;
   uint64_t seed = 128;
 

@@ -71,8 +71,8 @@ struct StepOptions {
   int64_t row_entries = 0;
   int64_t max_kv_len = 0;  // tokens of a request; 0: what the page table or the cache holds
   Ring ring = Ring::kAuto;
-  // kPrefill: CTAs two by two, of two row tiles with the same blocks, of which each brings in half for both. Where
-  // row tiles do not come in twos, or have more than one list, the plan says so and does without.
+  // kPrefill: CTAs two by two, of two row tiles with the same blocks, of which each brings in half for both.
+  // Where row tiles do not come in twos, or have more than one list, the plan says so and does without.
   bool pairs = false;
 };
 

@@ -177,9 +177,9 @@ TEST(PrefillCases, NamesOfTheProtocolAreThere) {
         EXPECT_EQ(names.count(std::string("cuda.prefill.") + block + ".L32k." + share + variant), 1u);
   }
   for (const char* name :
-       {"dense.L16k", "dense.L16k.pairs", "block128.L32k.d6.kv32", "block128.L32k.d25.kv32", "lists.random.T64k",
-        "lists.trace.T64k", "chunk.2k.on128k", "chunk.128.on128k", "chunk.128.on128k.dense",
-        "normalize.block16.L32k.d6", "normalize.block128.L32k.d25"})
+       {"dense.L16k", "dense.L16k.pairs", "block128.L32k.d6.kv32", "block128.L32k.d25.kv32",
+        "lists.random.T64k", "lists.trace.T64k", "chunk.2k.on128k", "chunk.128.on128k",
+        "chunk.128.on128k.dense", "normalize.block16.L32k.d6", "normalize.block128.L32k.d25"})
     EXPECT_EQ(names.count(std::string("cuda.prefill.") + name), 1u) << name;
 }
 

@@ -173,8 +173,8 @@ TEST_P(EmulatedPrefillRandom, TheReferenceAgrees) {
 INSTANTIATE_TEST_SUITE_P(, EmulatedPrefillRandom, ::testing::Range(0, 4));
 
 // Two CTAs that bring in half of each other's blocks: the same bits as by themselves, with row tiles that are
-// missing or cut at the end of a query block, tiles that one of the two sees whole, and values of columns that
-// one of them does not see, or neither.
+// missing or cut at the end of a query block, tiles that one of the two sees whole, and values of columns
+// that one of them does not see, or neither.
 TEST(EmulatedPrefill, PairsHaveTheBitsOfOthers) {
   const int64_t count = number_from("TAMIS_EMULATED_PROBLEMS", 6);
   int64_t ran = 0;
@@ -199,8 +199,8 @@ TEST(EmulatedPrefill, PairsHaveTheBitsOfOthers) {
     } else {
       Rows rows;
       for (size_t b = 0; b < s.q_len.size(); ++b)
-        for (int64_t r = (s.q_len[b] + t.problem.candidates.query_block - 1) / t.problem.candidates.query_block *
-                         s.kv_heads;
+        for (int64_t r = (s.q_len[b] + t.problem.candidates.query_block - 1) /
+                         t.problem.candidates.query_block * s.kv_heads;
              r > 0; --r) {
           rows.emplace_back();
           for (int32_t e = 0; e < (s.kv_len[b] + 15) / 16; ++e)

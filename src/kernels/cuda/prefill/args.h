@@ -36,8 +36,8 @@ struct alignas(128) PrefillArgs {
   int32_t row_tiles;  // of a group
   int32_t kv_heads;
   int32_t kv_rows;  // of a contiguous cache; 0: paged
-  int32_t pair;     // CTAs of a cluster: 2, of two row tiles of a group, of whose blocks each brings half; or 1
-  float scale2;     // of scores, to base 2, where they are neither capped nor slanted
+  int32_t pair;  // CTAs of a cluster: 2, of two row tiles of a group, of whose blocks each brings half; or 1
+  float scale2;  // of scores, to base 2, where they are neither capped nor slanted
 };
 
 }  // namespace tamis::cuda

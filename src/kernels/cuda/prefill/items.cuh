@@ -32,8 +32,8 @@ class Items {
 
   static constexpr uint32_t kNone = ~0u;
 
-  // The next item that has rows; false, and bundle -1, where there is none. Of a pair the first CTA draws, and
-  // tells the other, whose row tile may have no rows.
+  // The next item that has rows; false, and bundle -1, where there is none. Of a pair the first CTA draws,
+  // and tells the other, whose row tile may have no rows.
   __device__ bool choose(PrefillItem* item, const Turn<C::kSlots>& slot) {
     const uint32_t rank = a_.pair > 1 ? device::cluster_rank() : 0;
     const uint32_t number = rank == 0 ? draw(slot) : drawn(slot);
@@ -82,8 +82,8 @@ class Items {
     return number;
   }
 
-  // The first CTA draws into a slot when that is free, which it is not before this one has taken what was drawn
-  // for it before: they go through the tiles of keys together.
+  // The first CTA draws into a slot when that is free, which it is not before this one has taken what was
+  // drawn for it before: they go through the tiles of keys together.
   __device__ uint32_t drawn(const Turn<C::kSlots>& slot) {
     const uint32_t barrier = device::shared_address(&s_.drawn_full[slot.at()]);
     if (lane() == 0) device::barrier_arrive_and_expect(barrier, 4);
@@ -95,12 +95,11 @@ class Items {
     int32_t at;
     const int32_t first_row = place(number, &at) * kPrefillRows;
     const index::DeviceBundle& bundle = a_.step.index.bundle[a_.step.scratch.tasks[at].bundle];
-    return bundle.request >= 0 &&
-           (bundle.last_query - bundle.first_query) * a_.step.q.group > first_row;
+    return bundle.request >= 0 && (bundle.last_query - bundle.first_query) * a_.step.q.group > first_row;
   }
 
-  // Item to task and, of a pair the first, tile of rows. Where no row is split, one KV head after the other, so
-  // that its keys stay in L2, and the last queries first, which see most where attention is causal.
+  // Item to task and, of a pair the first, tile of rows. Where no row is split, one KV head after the other,
+  // so that its keys stay in L2, and the last queries first, which see most where attention is causal.
   __device__ int32_t place(uint32_t number, int32_t* task) const {
     const uint32_t pair = static_cast<uint32_t>(a_.pair), tiles = static_cast<uint32_t>(a_.row_tiles) / pair,
                    heads = static_cast<uint32_t>(a_.kv_heads),
@@ -143,7 +142,8 @@ class Items {
   // Of the other row tile of the pair, as far as this lane knows.
   __device__ Seen seen_there(Group group) const {
     group.first_row ^= kPrefillRows;
-    group.columns = min(group.queries * a_.step.q.group - static_cast<int32_t>(group.first_row), kPrefillRows);
+    group.columns =
+        min(group.queries * a_.step.q.group - static_cast<int32_t>(group.first_row), kPrefillRows);
     Seen seen{0, 0, 0x7FFFFFFF, 0};
 #pragma unroll 1
     for (int i = lane(); i < kPrefillRows; i += 32) {

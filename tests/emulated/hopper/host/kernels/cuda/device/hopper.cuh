@@ -30,9 +30,7 @@ inline bool barrier_is_over(uint32_t barrier, uint32_t parity) {
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { emulated::barrier_wait(barrier, parity); }
 inline uint32_t cluster_rank() { return emulated::cluster_rank(); }
 inline void sync_cluster() { emulated::sync_cluster(); }
-inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-  emulated::barrier_arrive_at(barrier, rank);
-}
+inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) { emulated::barrier_arrive_at(barrier, rank); }
 inline void send_word(uint32_t to, uint32_t word, uint32_t barrier, uint32_t rank) {
   emulated::send_word(to, word, barrier, rank);
 }
