@@ -44,6 +44,7 @@ reduced='CudaErrorCases.*:CudaSafety*:CudaCapacity.*:CudaStale.*:CudaGraph.*:Cud
 reduced+=':CudaRandom.TheCpuAgrees:CudaIndex.RandomProblems:CudaBits.ANaNStaysInItsRow:CudaExtents.ManySplits'
 reduced+=':CudaRing.TheCpuAgrees:CudaRing.ANaNOfOneListStaysInItsColumn'
 reduced+=':CudaPrefill.TheCpuAgrees:CudaPrefill.QueriesOnFourBytes:CudaPrefillStep.*:CudaPrefillBits.Repeats'
+reduced+=':CudaPrefillBits.PairsDoNotMatter'
 reduced+=':CudaPrefillValues.AValue*:CudaPrefillValues.E*:CudaPrefillValues.L*:CudaPrefillValues.WhollyEmptyBatches'
 for name in basic_f16 basic_duplicates_window_sink page_1 page_24 page_64 qblock_16 heads_g8_hi_hq heads_g16_d256 \
   heads_g3_d80_hi1 layout_hnd_contiguous table_stamped_shared_prefix window_sink alibi softcap; do
@@ -190,7 +191,7 @@ run_part() {
       elif [ "$1" = racecheck ]; then
         # Up to minutes each there, and smaller ones run the same kernels.
         filter+='-CudaPrefillStep.RowsOfReusedSlotsKeepTheirBytes:CudaPrefillStep.OneScheduleServesManyRuns'
-        filter+=':CudaPrefillStep.TwoStreamsSideBySide:CudaPrefillStep.ReplaysOverOtherBatches:CudaPrefillBits.Repeats'
+        filter+=':CudaPrefillStep.TwoStreamsSideBySide:CudaPrefillStep.ReplaysOverOtherBatches:CudaPrefillBits.*'
         filter+=':CudaPrefillValues.AValueThatIsNotFinite:CudaPrefillValues.EveryRowAgain'
         for name in 'page_*' '*window_sink' qblock_16 heads_g8_hi_hq 'table_*' softcap; do
           filter+=":CudaCases.HasItsAnswerByPrefill/$name"

@@ -71,7 +71,7 @@ void start(Cta& cta, const Box& box, const char* what) {
     if (!other.under_way)
       number = i;
     else if (other.to < box.to + box.bytes && box.to < other.to + other.bytes)
-      fail("%s to address %u, where another one is still on its way", what, box.to);
+      fail("%s to address %u, where another box is still on its way", what, box.to);
   }
   if (number == cta.boxes.size()) cta.boxes.emplace_back();
   cta.boxes[number] = box;
