@@ -41,6 +41,7 @@ const DTypeRow* row_of(int32_t dtype) {
 struct Producer {
   enum Kind : uint8_t { kNothing, kExchange, kView, kNumpy, kMasked, kDlpack } kind = kNothing;
   const dlpack::ExchangeApi* api = nullptr;
+  bool negates = false;  // objects may be torch's views that are negated when torch reads them
 };
 
 const dlpack::ExchangeApi* exchange_of(nb::handle type) {
@@ -61,15 +62,23 @@ bool is_subclass(nb::handle type, nb::handle of) {
 Producer look_at(nb::handle type) {
   if (const dlpack::ExchangeApi* api = exchange_of(type);
       api != nullptr && api->tensor_from_object != nullptr)
-    return {Producer::kExchange, api};
+    return {Producer::kExchange, api, nb::hasattr(type, "is_neg")};
   if (type.is(nb::type<View>())) return {Producer::kView, nullptr};
   const nb::module_ numpy = nb::module_::import_("numpy");
   if (is_subclass(type, numpy.attr("ma").attr("MaskedArray"))) return {Producer::kMasked, nullptr};
   if (is_subclass(type, numpy.attr("ndarray")) || is_subclass(type, numpy.attr("generic")))
     return {Producer::kNumpy, nullptr};
   if (nb::hasattr(type, "__dlpack__") && nb::hasattr(type, "__dlpack_device__"))
-    return {Producer::kDlpack, nullptr};
+    return {Producer::kDlpack, nullptr, nb::hasattr(type, "is_neg")};
   return {};
+}
+
+// What such a view is of is not what its memory says.
+void refuse_negated(nb::handle object, const char* name) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  const nb::object answer = nb::steal(PyObject_CallMethodObjArgs(object.ptr(), is_neg, nullptr));
+  if (!answer.is_valid()) throw nb::python_error();
+  if (answer.ptr() == Py_True) refuse(TAMIS_UNSUPPORTED, name, "is a negated view; call resolve_neg()");
 }
 
 const Producer& producer_of(nb::handle object) {
@@ -168,6 +177,7 @@ int dtype_bytes(int32_t dtype) { return row_of(dtype)->bytes; }
 Array::Array(nb::handle object, const char* name) : tensor{} {
   tensor.struct_size = sizeof tensor;
   const Producer& producer = producer_of(object);
+  if (producer.negates) refuse_negated(object, name);
   switch (producer.kind) {
     case Producer::kExchange: {
       dlpack::Tensor borrowed{};

@@ -95,6 +95,7 @@ class HostIndex {
 
   // (indptr, tokens) of the sets of section 4, a row for each (query, index head).
   nb::tuple tokens() const {
+    const Problem now = problem.refreshed();
     std::vector<int64_t> indptr{0};
     std::vector<int32_t> all;
     {
@@ -102,13 +103,13 @@ class HostIndex {
       Report report;
       const int64_t queries = arrays.rows == 0 ? 0 : arrays.row[arrays.rows - 1].last_query;
       for (int64_t query = 0; query < queries; ++query)
-        for (int64_t head = 0; head < problem.c().candidates.index_heads; ++head) {
+        for (int64_t head = 0; head < now.c().candidates.index_heads; ++head) {
           int64_t count = 0;
           const size_t at = all.size();
-          report.check(tamis_expand_set(&problem.c(), handle.get(), query, head, nullptr, 0, &count, report));
+          report.check(tamis_expand_set(&now.c(), handle.get(), query, head, nullptr, 0, &count, report));
           all.resize(at + static_cast<size_t>(count));
-          report.check(tamis_expand_set(&problem.c(), handle.get(), query, head, all.data() + at, count,
-                                        &count, report));
+          report.check(
+              tamis_expand_set(&now.c(), handle.get(), query, head, all.data() + at, count, &count, report));
           indptr.push_back(static_cast<int64_t>(all.size()));
         }
     }

@@ -40,6 +40,9 @@ nb::dict build_info() {
 NB_MODULE(_core, m) {
   using namespace tamis::python;
   m.doc() = "The C interface of Tamis; use the package tamis.";
+  // Whoever keeps a module's globals alive to the end of the process (torch.compile does) keeps plans and
+  // sets in them: no leak of ours.
+  nb::set_leak_warnings(false);
   register_failures(m);
   register_arrays(m);
   register_problem(m);

@@ -64,15 +64,28 @@ void read_codes(Array* array, const char* name, int32_t format) {
   if (format == TAMIS_FORMAT_FP8_E5M2) array->read_as(TAMIS_F8_E5M2, name);
 }
 
-// Lists as selectors make them are of int64, and nothing is converted here.
-void check_list_dtype(const Array& array, const std::string& name) {
-  const char* argument = name == "cand_indices" ? "indices" : name == "cand_count" ? "count" : "indptr";
-  if (name.rfind("cand_", 0) != 0 || array.tensor.dtype == TAMIS_I32) return;
-  if (name == "cand_indptr" && array.tensor.dtype == TAMIS_I64) return;
-  refuse_argument(argument, "dtype ", dtype_name(array.tensor.dtype), ", expected I32",
+// What frameworks make by themselves is of int64 or float64, and nothing is converted here: say how to.
+void check_dtype(const Array& array, const std::string& name) {
+  const int32_t dtype = array.tensor.dtype;
+  if (name == "q" && dtype == TAMIS_F64)
+    refuse_argument("q",
+                    "dtype F64, expected F32, F16 or BF16; convert it (torch: .float(), NumPy: "
+                    ".astype(np.float32)), and k and v with it");
+  const bool list = name.rfind("cand_", 0) == 0;
+  const bool lengths =
+      name == "kv_len" || name == "cu_q" || name == "cu_kv" || name == "page_table" || name == "q_pos";
+  if (!list && !(lengths && dtype == TAMIS_I64)) return;
+  if (dtype == TAMIS_I32 || (name == "cand_indptr" && dtype == TAMIS_I64)) return;
+  const char* argument = name == "cand_indices"  ? "indices"
+                         : name == "cand_count"  ? "count"
+                         : name == "cand_indptr" ? "indptr"
+                                                 : name.c_str();
+  refuse_argument(argument, "dtype ", dtype_name(dtype), ", expected I32",
                   name == "cand_indptr" ? " or I64" : "",
-                  "; convert it once (torch: .int(), NumPy: .astype(np.int32)), or make the lists by "
-                  "tamis.Candidates.from_topk or from_csr, which take int64");
+                  "; convert it once (torch: .int(), NumPy: .astype(np.int32))",
+                  name == "cand_indices" && dtype == TAMIS_I64
+                      ? ", or make the lists by tamis.Candidates.from_topk or from_csr, which take int64"
+                      : "");
 }
 
 void join(Array* array, const char* name) {
@@ -92,7 +105,7 @@ void Problem::set(const std::string& name, nb::object object, bool join_axes, bo
     held_[i].reset();
   } else {
     Array array(object, known);
-    check_list_dtype(array, name);
+    check_dtype(array, name);
     if (join_axes) join(&array, known);
     if (name == "k") read_codes(&array, known, c_.cache.k_quant.format);
     if (name == "v") read_codes(&array, known, c_.cache.v_quant.format);

@@ -95,7 +95,6 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
                  stream=None):
     """`attention` with the arguments of a problem in a dictionary; computes no gradients and looks for none."""
     stream = _streams.number(stream)
-    _problem.refuse_negated(out=out)
     options = _device.options_of(fallback=fallback)
     frame = _problem.frame_of(q)
     with frame.on_stream(stream):
@@ -226,7 +225,7 @@ def merge_states(outs, lses, *, out=None, lse=None):
     for name, arrays in (("outs", outs), ("lses", lses)):
         for array in arrays:
             _problem.refuse_gradients(**{name: array})
-            _problem.refuse_negated(**{name: array})
+            _problem.refuse_tangents(**{name: array})
             facts = _core.facts(array, name)
             if facts.device:
                 raise unsupported(name, "lies on a device; merge_states reads memory of the host")

@@ -53,9 +53,11 @@ def unsigned(name, value):
     return value
 
 
-def counted(name, value):
-    """An integer that is not below 0."""
+def counted(name, value, below=1 << 63):
+    """An integer in [0, below)."""
     value = integer(name, value)
+    if value >= below:
+        raise invalid(name, f"{value} is not below {below}", value=value, limit=below)
     if value < 0:
         raise invalid(name, f"{value} is below 0", value=value)
     return value
@@ -66,6 +68,8 @@ def real(name, value):
         if isinstance(value, (str, bytes, bytearray)):  # which float() would read
             raise TypeError
         return float(value)
+    except OverflowError:
+        raise invalid(name, "is too large for a float") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected a number, not {type(value).__name__}") from None
 

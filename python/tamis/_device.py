@@ -143,7 +143,7 @@ def options_of(*, fallback, path="auto", splits=0, batch_invariant=False, block=
     """Options of all stages, as the module takes them."""
     made = {"fallback": _checks.choice("fallback", fallback, _checks.FALLBACKS),
             "path": _checks.choice("path", path, _checks.PATHS),
-            "splits": _checks.counted("splits", splits),
+            "splits": _checks.counted("splits", splits, below=1 << 31),
             "batch_invariant": int(_checks.flag("batch_invariant", batch_invariant)),
             "block": _checks.integer("block", block),
             "load": _checks.choice("load", load, _checks.LOADS),

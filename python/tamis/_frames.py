@@ -9,6 +9,7 @@ from ._errors import invalid
 
 NUMPY_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8,
                 "F8_E5M2": np.uint8, "I8": np.int8, "U8": np.uint8, "U16": np.uint16}
+_MOST = (1 << 31) - 1
 NO_NUMPY = ("BF16", "F8_E4M3", "F8_E5M2")  # NumPy itself has none of these
 
 
@@ -128,6 +129,9 @@ class Frame:
 
     def steps(self, count, step, name):
         """int32 0, step, 2 step, ... where the array lives."""
+        if (count - 1) * step > _MOST:
+            raise invalid(name, f"{count - 1} runs of {step} rows do not fit 32 bits: give cu_q, lengths and rows of "
+                                "fewer", value=(count - 1) * step, limit=_MOST + 1)
         if not self.device:
             return np.arange(count, dtype=np.int32) * np.int32(step)
         if self.name == "torch":
@@ -152,6 +156,9 @@ class Frame:
 
 def differences(offsets, name):
     """`offsets[1:] - offsets[:-1]` where they lie: the lengths that a cu_kv states."""
+    facts = _core.facts(offsets, name)
+    if len(facts.shape) != 1 or facts.dtype != "I32":
+        raise invalid(name, f"dtype {facts.dtype} and rank {len(facts.shape)}, expected I32 and 1")
     if framework_of(offsets) == "numpy" and not isinstance(offsets, np.ndarray):
         if _core.facts(offsets, name).device:
             raise invalid("kv_len", "is missing: it is made of cu_kv for arrays of torch and CuPy only")

@@ -176,6 +176,7 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
             getattr(q, "requires_grad", False) or getattr(k, "requires_grad", False)
             or getattr(v, "requires_grad", False)):
         _problem.refuse_gradients(q=q, k=k, v=v)
+    _problem.refuse_tangents(q=q, k=k, v=v)
     if stream is not None and type(stream) is not int:
         stream = _streams.number(stream)
     if out is None or (lse is None and return_lse):

@@ -47,16 +47,6 @@ def refuse_tangents(**arrays):
             raise unsupported(name, "has a tangent; derivatives are computed backwards only")
 
 
-def refuse_negated(**arrays):
-    """Refuses tensors of torch that are more than their memory: views that torch negates when it reads them."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    for name, array in arrays.items():
-        if isinstance(array, torch.Tensor) and array.is_neg():
-            raise unsupported(name, "is a negated view; call resolve_neg()")
-
-
 def written(array):
     """A result that the caller has room for."""
     return _frames.Result(array)
@@ -67,9 +57,6 @@ def build(frame, q, k, v, candidates, *, cu_q, kv_len, cu_kv, page_table, q_pos,
           k_scale=None, v_scale=None, k_scale_kind=None, v_scale_kind=None, shape_only=False):
     """Reads all arguments. `shape_only` leaves q, k and v their shapes and lets go of the arrays."""
     candidates = _candidates.given(candidates)
-    refuse_negated(q=q, k=k, v=v, cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos,
-                   alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale, indices=candidates.indices,
-                   indptr=candidates.indptr, count=candidates.count)
     q_facts, k_facts, v_facts = _core.facts(q, "q"), _core.facts(k, "k"), _core.facts(v, "v")
     problem = _core.Problem()
     numbers = {"kv_layout": _checks.choice("kv_layout", kv_layout, _checks.LAYOUTS),

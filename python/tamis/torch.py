@@ -75,10 +75,11 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     c = _candidates.given(candidates)
     arrays = dict(zip(_ARRAYS, (c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes,
                                 page_stamps, table_stamps), strict=True))
+    recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     for name, array in arrays.items():
         if array is not None and not isinstance(array, torch.Tensor):
-            arrays[name] = _tensor(name, array)
-    if backend == "reference" and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            arrays[name] = _tensor(name, array, recorded)
+    if backend == "reference" and recorded:
         raise unsupported("backend", "the reference computes no gradients; backend='auto' does, or give q, k and v "
                                      "detached")
     if torch.is_autocast_enabled(q.device.type):
@@ -96,15 +97,16 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
 outside = torch.compiler.disable(attention_of)
 
 
-def _tensor(name, array):
-    """An array of NumPy as a tensor over the same memory."""
+def _tensor(name, array, saved):
+    """An array of NumPy as a tensor over the same memory. `saved`, for a backward that must find it as it is now and
+    could not tell that it changed: over memory of its own."""
     if not isinstance(array, np.ndarray):
         if hasattr(array, "__dlpack__") or isinstance(array, _core.View):
             raise unsupported(name, f"is of {type(array).__name__}; operators of torch take its tensors, and arrays of "
                                     "NumPy")
         raise TypeError(f"{name}: expected a torch tensor or an array of NumPy, not {type(array).__name__}")
-    if not torch.compiler.is_compiling() and not (array.flags.writeable and all(step >= 0 for step in array.strides)):
-        array = array.copy()  # torch has no tensors of these
+    if not torch.compiler.is_compiling() and (saved or not (array.flags.writeable and all(step >= 0 for step in array.strides))):
+        array = array.copy()  # of others than these torch has no tensors
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as why:

@@ -118,6 +118,44 @@ def test_negated_views_anywhere(rng):
         tamis.merge_states([torch._neg_view(torch.ones(2, 4))], [torch.zeros(2)])
 
 
+def test_negated_views_of_a_run(tmp_path):
+    q, k = torch.randn(1, 3, 4, 8), torch.randn(1, 5, 2, 8)
+    plan = tamis.plan(q, k, k, tamis.ALL)
+    schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
+    arrays = dict(q=q, k=k, v=k.clone(), out=torch.empty_like(q))
+    tamis.run(plan, schedule, **arrays)
+    for name in arrays:
+        with pytest.raises(tamis.Error, match=f"{name}: is a negated view") as caught:
+            tamis.run(plan, schedule, **dict(arrays, **{name: torch._neg_view(arrays[name])}))
+        assert caught.value.code == "unsupported"
+    with pytest.raises(tamis.Error, match="d_out: is a negated view"):
+        tamis.save_case(tmp_path / "case", q, k, k, tamis.ALL, d_out=torch._neg_view(q))
+
+
+def test_tangents_are_not_lost():
+    q, k = torch.randn(1, 3, 4, 8), torch.randn(1, 5, 2, 8)
+    plan = tamis.plan(q, k, k, tamis.ALL)
+    schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(tamis.Error, match="q: has a tangent"):
+            tamis.run(plan, schedule, dual, k, k)
+        with pytest.raises(tamis.Error, match="outs: has a tangent"):
+            tamis.merge_states([dual[0]], [torch.zeros(3, 4)])
+
+
+def test_numpy_lists_that_change_before_the_backward():
+    lists = np.array([[0], [1]], np.int32)
+    q, k = torch.randn(1, 2, 4, 8, requires_grad=True), torch.randn(1, 9, 2, 8)
+
+    def gradient(change):
+        given = lists.copy()
+        out = tamis.attention(q, k, k, tamis.Candidates(given, index_heads=1), causal=False)
+        given[:] = change
+        return torch.autograd.grad(out.square().sum(), q)[0]
+    assert torch.equal(gradient(lists), gradient(5))
+
+
 def test_tensors_that_have_no_memory():
     q = torch.zeros(1, 2, 2, 8)
     with pytest.raises(tamis.Error, match="k: the array cannot be read: Cannot pack tensors on meta$"):
