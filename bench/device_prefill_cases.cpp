@@ -23,7 +23,9 @@ std::string describe_what(const PrefillWork& w) {
   else
     what += text(", ", w.q_heads, "/", w.kv_heads, " heads, lists of blocks of ", w.block, " for ",
                  w.query_block, w.query_block == 1 ? " query" : " queries");
-  if (w.listing == Listing::kUniform) what += text(", ", 100 * w.sixteenths / 16, " %");
+  if (w.listing == Listing::kUniform || w.listing == Listing::kRuns)
+    what += text(", ", 100 * w.sixteenths / w.share_of(), " %");
+  if (w.listing == Listing::kRuns) what += text(" in runs of ", w.kRun, " tokens");
   if (w.masked) what += ", an eighth of each missing";
   if (w.causal) what += ", causal";
   if (w.pairs) what += ", CTAs in pairs";
@@ -112,6 +114,22 @@ void add_chunks(std::vector<PrefillCase>* all) {
   all->push_back({"chunk.128.on128k.dense", few_dense, true});
 }
 
+// Where lists begin to pay: whole steps beside the dense step of the same length.
+void add_crossover(std::vector<PrefillCase>* all) {
+  for (const int64_t length : {8192, 16384, 32768, 65536, 131072}) {
+    const std::string at = text("cross.L", length / 1024, "k.");
+    all->push_back({at + "dense", {.queries = length, .kv_len = length, .listing = Listing::kAll}, true});
+    for (const int64_t block : {16, 64, 128})
+      for (const int64_t of64 : {1, 4, 16, 32, 48})
+        for (const Listing listing : {Listing::kUniform, Listing::kRuns}) {
+          PrefillWork w = blocks(block, length, Share{of64});
+          w.finer = true, w.listing = listing;
+          all->push_back(
+              {text(at, "block", block, ".d", 100 * of64 / 64, ".", listing_name(listing)), w, true});
+        }
+  }
+}
+
 // One list a query and KV head. Rows are not joined: 16 of a tile's 128 are taken.
 void add_lists(std::vector<PrefillCase>* all) {
   PrefillWork w = causal({.queries = k64,
@@ -133,6 +151,7 @@ std::vector<PrefillCase> prefill_cases() {
   add_dense(&all);
   add_blocks(&all);
   add_chunks(&all);
+  add_crossover(&all);
   add_lists(&all);
   for (const int64_t block : {16, 64, 128})
     for (const Share share : {kSixteenth, kQuarter})

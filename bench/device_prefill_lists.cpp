@@ -16,12 +16,24 @@ using Row = std::vector<int32_t>;
 // Causal lists hold all blocks that the query block itself lies in.
 Row uniform_row(const PrefillWork& w, int64_t query_block, Random& random) {
   const int64_t all = w.kv_len / w.block;
-  if (!w.causal) return random.sample(all, std::max<int64_t>(1, all * w.sixteenths / 16));
+  if (!w.causal) return random.sample(all, w.listed(all));
   const int64_t first = w.position(w.first_query(query_block)) / w.block,
                 last = w.position(w.end_query(query_block) - 1) / w.block, own = last - first + 1,
-                wanted = std::max(own, ((last + 1) * w.sixteenths + 15) / 16);
+                wanted = std::max(own, ((last + 1) * w.sixteenths + w.share_of() - 1) / w.share_of());
   Row row = random.sample(first, wanted - own);
   for (int64_t b = first; b <= last; ++b) row.push_back(static_cast<int32_t>(b));
+  random.shuffle(row);
+  return row;
+}
+
+// Runs that begin anywhere, as many as fill the share; the last one is cut.
+Row runs_row(const PrefillWork& w, Random& random) {
+  const int64_t all = w.kv_len / w.block, wanted = w.listed(all),
+                run = std::max<int64_t>(1, w.kRun / w.block);
+  Row row;
+  for (const int32_t r : random.sample(all / run, std::min(all / run, (wanted + run - 1) / run)))
+    for (int64_t b = 0; b < run && static_cast<int64_t>(row.size()) < wanted; ++b)
+      row.push_back(static_cast<int32_t>(r * run + b));
   random.shuffle(row);
   return row;
 }
@@ -88,6 +100,8 @@ const char* listing_name(Listing listing) {
   switch (listing) {
     case Listing::kUniform:
       return "uniform";
+    case Listing::kRuns:
+      return "clustered";
     case Listing::kAll:
       return "all";
     case Listing::kNear:
@@ -123,7 +137,9 @@ Result<PrefillLists> draw_lists(const PrefillWork& w, const std::string& trace) 
     Random random(w.seed);
     for (int64_t b = 0; b < w.query_blocks(); ++b)
       for (int64_t h = 0; h < w.kv_heads; ++h) {
-        Row row = w.listing == Listing::kNear ? near_row(w, b, random) : uniform_row(w, b, random);
+        Row row = w.listing == Listing::kNear   ? near_row(w, b, random)
+                  : w.listing == Listing::kRuns ? runs_row(w, random)
+                                                : uniform_row(w, b, random);
         rows.push_back(w.masked ? with_holes(row, random) : std::move(row));
       }
   }
@@ -178,7 +194,8 @@ Json describe_prefill(const PrefillWork& w) {
   if (w.listing == Listing::kAll) return out;
   out["block"] = w.block;
   out["query_block"] = w.query_block;
-  if (w.listing == Listing::kUniform) out["density"] = static_cast<double>(w.sixteenths) / 16;
+  if (w.listing == Listing::kUniform || w.listing == Listing::kRuns)
+    out["density"] = static_cast<double>(w.sixteenths) / static_cast<double>(w.share_of());
   out["unit"] = w.unit();
   out["masked"] = w.masked;
   out["pairs"] = w.pairs;

@@ -2,6 +2,7 @@
 // and is the same for the same seed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ namespace tamis::bench {
 
 enum class Listing {
   kUniform,   // so many of all key blocks (causal: of the visible ones, the query block's own among them)
+  kRuns,      // the same number, in runs of kRun tokens
   kAll,       // every token: no lists
   kNear,      // block 0, the query's own block and the one before, the rest uniform below: 16 in all
   kRecorded,  // what a model selected: tensor `blocks` [queries, KV heads, entries] of a trace file
@@ -26,15 +28,19 @@ struct PrefillWork {
   int64_t q_heads = 32, kv_heads = 8;
   Listing listing = Listing::kUniform;
   int64_t block = 128, query_block = 128;  // tokens of a listed block, queries that share a list
-  int64_t sixteenths = 1;                  // of the key blocks
-  bool masked = false;                     // an eighth of every listed block is not listed
+  int64_t sixteenths = 1;                  // of the key blocks; with `finer`, sixty-fourths
+  bool finer = false;
+  bool masked = false;  // an eighth of every listed block is not listed
   bool causal = false;
   bool pairs = false;  // StepOptions::pairs
   int64_t page = 0;    // tokens; 0: contiguous
   Layout layout = Layout::kHND;
   uint64_t seed = 128;
 
-  static constexpr int64_t kDim = 128, kNear = 16;
+  static constexpr int64_t kDim = 128, kNear = 16, kRun = 512;
+  int64_t share_of() const { return finer ? 64 : 16; }
+  // Of `all` key blocks.
+  int64_t listed(int64_t all) const { return std::max<int64_t>(1, all * sixteenths / share_of()); }
   int64_t group() const { return q_heads / kv_heads; }
   int64_t unit() const { return masked ? block / 8 : block; }  // tokens of an entry
   int64_t query_blocks() const { return (queries + query_block - 1) / query_block; }

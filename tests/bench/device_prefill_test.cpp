@@ -179,7 +179,8 @@ TEST(PrefillCases, NamesOfTheProtocolAreThere) {
   for (const char* name :
        {"dense.L16k", "dense.L16k.pairs", "block128.L32k.d6.kv32", "block128.L32k.d25.kv32",
         "lists.random.T64k", "lists.trace.T64k", "chunk.2k.on128k", "chunk.128.on128k",
-        "chunk.128.on128k.dense", "normalize.block16.L32k.d6", "normalize.block128.L32k.d25"})
+        "chunk.128.on128k.dense", "cross.L8k.dense", "cross.L128k.block16.d1.uniform",
+        "cross.L32k.block64.d75.clustered", "normalize.block16.L32k.d6", "normalize.block128.L32k.d25"})
     EXPECT_EQ(names.count(std::string("cuda.prefill.") + name), 1u) << name;
 }
 
@@ -206,7 +207,7 @@ TEST(PrefillCases, EveryOneIsPlannedForThePrefillKernel) {
     if (c.work.listing != Listing::kAll) {
       lists.width = c.work.query_block == 1
                         ? 16
-                        : c.work.kv_len / c.work.block * c.work.sixteenths / 16 * (c.work.masked ? 7 : 1);
+                        : c.work.listed(c.work.kv_len / c.work.block) * (c.work.masked ? 7 : 1);
       lists.indices.assign(static_cast<size_t>(c.work.rows() * lists.width), -1);
     }
     const PrefillArrays arrays(c.work, lists);
@@ -227,6 +228,24 @@ TEST(PrefillCases, EveryOneIsPlannedForThePrefillKernel) {
       EXPECT_GT(plan->parts, 0) << c.reading;
     }
   }
+}
+
+TEST(PrefillDraws, RunsFillTheirShare) {
+  for (const int64_t block : {16, 64, 128})
+    for (const int64_t of64 : {1, 4, 16, 48}) {
+      PrefillWork w{.queries = 256, .kv_len = 8192, .listing = Listing::kRuns, .block = block};
+      w.sixteenths = of64, w.finer = true;
+      const PrefillLists lists = drawn(w);
+      for (int64_t r = 0; r < w.rows(); ++r) {
+        const std::vector<int32_t> row = lists.row(r);  // ascending, none twice
+        const int64_t wanted = std::max<int64_t>(1, 8192 / block * of64 / 64);
+        ASSERT_EQ(static_cast<int64_t>(row.size()), wanted);
+        int64_t begins = 0;
+        for (size_t i = 0; i < row.size(); ++i) begins += i == 0 || row[i] != row[i - 1] + 1;
+        EXPECT_LE(begins, (wanted + 512 / block - 1) / (512 / block)) << "block " << block << ", " << of64;
+        EXPECT_TRUE(row.front() >= 0 && row.back() < 8192 / block);
+      }
+    }
 }
 
 // What the judge is given, against attention by hand: the first query of a paged, causal work.
