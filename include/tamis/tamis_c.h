@@ -149,6 +149,11 @@ TAMIS_API int32_t tamis_index_view(const tamis_index_set* index, tamis_index_arr
 TAMIS_API int32_t tamis_expand_set(const tamis_problem* problem, const tamis_index_set* index, int64_t query,
                                    int64_t index_head, int32_t* tokens, int64_t capacity, int64_t* count,
                                    tamis_error* error);
+/* All of them, query by query, the index heads of one together: set i is tokens[indptr[i], indptr[i + 1]).
+ * `indptr` is written whole, [total_q * index_heads + 1]; of the tokens the first `capacity`. */
+TAMIS_API int32_t tamis_expand_sets(const tamis_problem* problem, const tamis_index_set* index,
+                                    int64_t* indptr, int32_t* tokens, int64_t capacity, int64_t* count,
+                                    tamis_error* error);
 
 typedef struct tamis_percentiles {
   int64_t p50, p95, max;

@@ -96,22 +96,20 @@ class HostIndex {
   // (indptr, tokens) of the sets of section 4, a row for each (query, index head).
   nb::tuple tokens() const {
     const Problem now = problem.refreshed();
-    std::vector<int64_t> indptr{0};
+    const int64_t queries = arrays.rows == 0 ? 0 : arrays.row[arrays.rows - 1].last_query;
+    std::vector<int64_t> indptr(static_cast<size_t>(queries * now.c().candidates.index_heads) + 1);
     std::vector<int32_t> all;
     {
       const Unlocked unlocked;
       Report report;
-      const int64_t queries = arrays.rows == 0 ? 0 : arrays.row[arrays.rows - 1].last_query;
-      for (int64_t query = 0; query < queries; ++query)
-        for (int64_t head = 0; head < now.c().candidates.index_heads; ++head) {
-          int64_t count = 0;
-          const size_t at = all.size();
-          report.check(tamis_expand_set(&now.c(), handle.get(), query, head, nullptr, 0, &count, report));
-          all.resize(at + static_cast<size_t>(count));
-          report.check(
-              tamis_expand_set(&now.c(), handle.get(), query, head, all.data() + at, count, &count, report));
-          indptr.push_back(static_cast<int64_t>(all.size()));
-        }
+      int64_t count = 0;
+      const auto expand = [&](int32_t* tokens, int64_t capacity) {
+        report.check(
+            tamis_expand_sets(&now.c(), handle.get(), indptr.data(), tokens, capacity, &count, report));
+      };
+      expand(nullptr, 0);
+      all.resize(static_cast<size_t>(count));
+      expand(all.data(), count);
     }
     return nb::make_tuple(given(std::move(indptr)), given(std::move(all)));
   }

@@ -50,21 +50,49 @@ Status check_place(const char* name, int64_t value, int64_t limit) {
           {.value = value, .limit = limit}};
 }
 
-Status expand_c(const tamis_problem* problem, const tamis_index_set* index, int64_t query, int64_t index_head,
-                int32_t* tokens, int64_t capacity, int64_t* count) {
-  Problem p;
-  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kLists, &p));
+// A problem and the index that was made of it, and where tokens go.
+Status read_expand(const tamis_problem* problem, const tamis_index_set* index, const int32_t* tokens,
+                   int64_t capacity, const int64_t* count, Problem* p, IndexView* view) {
+  TAMIS_RETURN_IF_ERROR(read_problem(problem, Reads::kLists, p));
   TAMIS_RETURN_IF_ERROR(need("index", index));
-  TAMIS_RETURN_IF_ERROR(check_same("index", p, *index->state));
-  TAMIS_RETURN_IF_ERROR(check_arrays(p, *describe(p)));
-  const IndexView view = index->state->set.view();
-  if (view.source != source_stamp(p, *describe(p)))
+  TAMIS_RETURN_IF_ERROR(check_same("index", *p, *index->state));
+  TAMIS_RETURN_IF_ERROR(check_arrays(*p, *describe(*p)));
+  *view = index->state->set.view();
+  if (view->source != source_stamp(*p, *describe(*p)))
     return {Code::kStalePlan, "index: was made for other lengths, positions or masks than this problem's"};
   if (count == nullptr) return invalid("count", "is NULL");
   if (capacity < 0) return invalid("capacity", capacity, " is negative");
   if (tokens == nullptr && capacity > 0) return invalid("tokens", "is NULL");
-  const int64_t queries = view.rows == 0 ? 0 : view.row[view.rows - 1].last_query;
-  TAMIS_RETURN_IF_ERROR(check_place("query", query, queries));
+  return {};
+}
+
+int64_t queries_of(const IndexView& view) { return view.rows == 0 ? 0 : view.row[view.rows - 1].last_query; }
+
+Status expand_all_c(const tamis_problem* problem, const tamis_index_set* index, int64_t* indptr,
+                    int32_t* tokens, int64_t capacity, int64_t* count) {
+  Problem p;
+  IndexView view;
+  TAMIS_RETURN_IF_ERROR(read_expand(problem, index, tokens, capacity, count, &p, &view));
+  if (indptr == nullptr) return invalid("indptr", "is NULL");
+  int64_t all = 0;
+  *indptr = 0;
+  for (int64_t query = 0; query < queries_of(view); ++query)
+    for (int64_t head = 0; head < p.candidates.index_heads; ++head) {
+      const std::vector<int32_t> set = expand_set(p, view, query, head);
+      const int64_t room = std::max<int64_t>(0, capacity - all), size = static_cast<int64_t>(set.size());
+      if (room > 0) std::copy_n(set.begin(), std::min(room, size), tokens + all);
+      *++indptr = all += size;
+    }
+  *count = all;
+  return {};
+}
+
+Status expand_c(const tamis_problem* problem, const tamis_index_set* index, int64_t query, int64_t index_head,
+                int32_t* tokens, int64_t capacity, int64_t* count) {
+  Problem p;
+  IndexView view;
+  TAMIS_RETURN_IF_ERROR(read_expand(problem, index, tokens, capacity, count, &p, &view));
+  TAMIS_RETURN_IF_ERROR(check_place("query", query, queries_of(view)));
   TAMIS_RETURN_IF_ERROR(check_place("index_head", index_head, p.candidates.index_heads));
   const std::vector<int32_t> set = expand_set(p, view, query, index_head);
   *count = static_cast<int64_t>(set.size());
@@ -152,6 +180,11 @@ int32_t tamis_expand_set(const tamis_problem* problem, const tamis_index_set* in
                          int64_t index_head, int32_t* tokens, int64_t capacity, int64_t* count,
                          tamis_error* error) {
   return guarded(error, [&] { return expand_c(problem, index, query, index_head, tokens, capacity, count); });
+}
+
+int32_t tamis_expand_sets(const tamis_problem* problem, const tamis_index_set* index, int64_t* indptr,
+                          int32_t* tokens, int64_t capacity, int64_t* count, tamis_error* error) {
+  return guarded(error, [&] { return expand_all_c(problem, index, indptr, tokens, capacity, count); });
 }
 
 int32_t tamis_bundles_create(tamis_bundles** bundles, tamis_error* error) {

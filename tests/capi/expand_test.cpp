@@ -20,6 +20,8 @@ TEST(CExpand, IsTheSetOfExpandSet) {
   ASSERT_EQ(tamis_normalize(&c.problem, nullptr, h.index, error), TAMIS_OK) << error.text;
   const IndexSet set = std::move(*normalize(t.problem));
   int64_t most = 0;
+  std::vector<int32_t> all;
+  std::vector<int64_t> begins{0};
   for (int64_t query = 0; query < 3; ++query)
     for (int64_t head = 0; head < 2; ++head) {
       const std::vector<int32_t> expected = expand_set(t.problem, set.view(), query, head);
@@ -34,7 +36,22 @@ TEST(CExpand, IsTheSetOfExpandSet) {
       tokens.pop_back();
       EXPECT_EQ(tokens, expected);
       most = std::max(most, count);
+      all.insert(all.end(), expected.begin(), expected.end());
+      begins.push_back(static_cast<int64_t>(all.size()));
     }
+  int64_t count = -1;
+  std::vector<int64_t> indptr(begins.size(), -7);
+  ASSERT_EQ(tamis_expand_sets(&c.problem, h.index, indptr.data(), nullptr, 0, &count, error), TAMIS_OK)
+      << error.text;
+  EXPECT_EQ(count, begins.back());
+  EXPECT_EQ(indptr, begins);
+  for (const int64_t capacity : {count, count - 3, int64_t{1}}) {
+    std::vector<int32_t> tokens(all.size() + 1, -7);
+    ASSERT_EQ(tamis_expand_sets(&c.problem, h.index, indptr.data(), tokens.data(), capacity, &count, error),
+              TAMIS_OK);
+    EXPECT_EQ(indptr, begins);
+    for (int64_t i = 0; i <= count; ++i) EXPECT_EQ(tokens[i], i < capacity ? all[i] : -7) << i;
+  }
   EXPECT_EQ(most, 9);  // 1 2 3 40 41 of a list, 0 of the sink, 67 68 69 of the window
 }
 
@@ -76,6 +93,11 @@ TEST(CExpand, Refusals) {
   EXPECT_TRUE(says(error, "tokens: is NULL"));
   EXPECT_EQ(expand(0, 0, -1), TAMIS_INVALID_ARGUMENT);
   EXPECT_EQ(tamis_expand_set(&c.problem, h.index, 0, 0, nullptr, 0, nullptr, error), TAMIS_INVALID_ARGUMENT);
+  int64_t indptr[8], all;
+  EXPECT_EQ(tamis_expand_sets(&c.problem, h.index, nullptr, nullptr, 0, &all, error), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(tamis_expand_sets(&c.problem, h.index, indptr, nullptr, 1, &all, error), TAMIS_INVALID_ARGUMENT);
+  EXPECT_EQ(tamis_expand_sets(&c.problem, h.index, indptr, nullptr, 0, nullptr, error),
+            TAMIS_INVALID_ARGUMENT);
 
   // Another problem of the same shape: the masks were others.
   t.problem.mask.window = 5;
