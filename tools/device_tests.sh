@@ -12,7 +12,7 @@
 #   examples   both programs of examples/cuda_decode, from BUILD/ci/cuda_decode, where .ci/run puts them, or TAMIS_EXAMPLES
 #   memcheck racecheck initcheck synccheck   a reduced set of the room under compute-sanitizer; racecheck runs that of
 #                                            TAMIS_RACE_BUILD, a build with -DTAMIS_RACECHECK=ON, and without one
-#                                            leaves the prefill kernel out, whose barriers it cannot follow
+#                                            leaves the prefill kernel out: it reports its barriers
 #
 # LOG gets a heading when it is new, then a section for each part as soon as it ends; docs/runs/ keeps such logs. What a
 # part said in full is left in BUILD/device_tests/. A part that cannot run is SKIPPED, which is not passed: the exit

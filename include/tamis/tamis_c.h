@@ -2,6 +2,7 @@
  * it. Gradients are in tamis_c_backward.h, the step on a CUDA device in tamis_c_step.h, layouts of candidate
  * rows in tamis_c_convert.h. Selection (select.h), tier edges (tiers.h), quantizers (quant.h, accuracy.h),
  * what a device step left (fetch), pictures, kept mass, base-2 LSE: C++ only. docs/c_api.md is a guide.
+ * Longer than most headers: a binding reads the stages of the host in one file.
  *
  * Codes. Functions return an int32_t of tamis_code; 0 is ok. Details go to a tamis_error of the caller's,
  * which may be NULL. Nothing is printed and no exception leaves the library: no memory, or no thread to be

@@ -149,7 +149,7 @@ void set_prefill_policy(int64_t row_tiles, PlanOptions* options) {
 // Why row tiles cannot share what they bring in; empty where they can. keys: of a tile.
 std::string_view no_pairs(const StepPlan& plan, int32_t keys, int32_t block) {
 #ifdef TAMIS_RACECHECK
-  return "racecheck does not follow them";
+  return "a build for racecheck has none";
 #endif
   if (plan.engine != Engine::kPrefill) return "not the engine prefill";
   if (plan.load != Load::kBlocks) return "tokens are loaded one by one";
@@ -226,7 +226,7 @@ Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   }
   out.column_tiles = ceil_div(capacities.group_rows, out.columns);
   if (options.pairs) {
-    const std::string_view why = no_pairs(out, wide ? 64 : 128, *block);
+    const std::string_view why = no_pairs(out, prefill_keys(std::max(s.head_dim, s.v_head_dim)), *block);
     out.pairs = why.empty();
     if (!out.pairs) add_reason(&reason, text("no pairs: ", why));
   }

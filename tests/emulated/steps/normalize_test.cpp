@@ -3,9 +3,7 @@
 // tests/emulated/normalize_test.cpp judges.
 #include <gtest/gtest.h>
 
-#include "attention/step_args.h"
-#include "cuda/draw.h"
-#include "emulated/steps/emulate.h"
+#include "emulated/steps/step.h"
 
 namespace tamis {
 namespace {
@@ -14,17 +12,13 @@ using namespace testing;  // NOLINT: the vocabulary of support/
 
 // The whole index memory, 0xFF before.
 std::vector<char> index_of(const Problem& p, const cuda::StepPlan& plan, int threads, std::string* error) {
-  const auto bytes = static_cast<size_t>(plan.bytes.index);
-  std::vector<char> memory(bytes + 256, '\xFF');
-  void* at = memory.data();
-  size_t room = memory.size();
-  at = std::align(256, bytes, at, room);
-  const cuda::StepBuffers buffers{nullptr, at, nullptr, plan.bytes};
+  const Lines memory(plan.bytes.index);
+  const cuda::StepBuffers buffers{nullptr, memory.data(), nullptr, plan.bytes};
   const index::NormalizeShared shared = cuda::shared_of(plan, p.candidates);
   const index::NormalizeArgs args = cuda::normalize_args(plan, p, *describe(p), buffers, shared);
   *error = emulate_normalize(args, shared, static_cast<uint64_t>(threads), threads);
-  const char* first = static_cast<const char*>(at);
-  return {first, first + bytes};
+  const char* first = static_cast<const char*>(memory.data());
+  return {first, first + plan.bytes.index};
 }
 
 void expect_same_of_all_sizes(const Problem& p, const cuda::StepPlan& plan) {

@@ -2,122 +2,19 @@
 // in orders of threads that a seed draws. What only a device can show is tests/cuda's.
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <memory>
-
-#include "attention/step_args.h"
-#include "cuda/draw.h"
-#include "emulated/steps/emulate.h"
+#include "emulated/steps/step.h"
 
 namespace tamis {
 namespace {
 
 using namespace testing;  // NOLINT: the vocabulary of support/
 
-// Memory on a 256-byte line, full of 0xFF.
-class Lines {
- public:
-  explicit Lines(int64_t bytes) : memory_(static_cast<size_t>(bytes) + 256, 0xFF) {
-    void* at = memory_.data();
-    size_t room = memory_.size();
-    data_ = std::align(256, static_cast<size_t>(bytes), at, room);
-  }
-  void* data() const { return data_; }
-
- private:
-  std::vector<unsigned char> memory_;
-  void* data_;
-};
-
-// normalize, schedule, run.
-class Step {
- public:
-  Step(const Problem& p, const cuda::StepPlan& plan, uint64_t seed)
-      : p_(p),
-        plan_(plan),
-        shape_(*describe(p)),
-        seed_(seed),
-        control_(plan.bytes.control),
-        index_(plan.bytes.index),
-        scratch_(plan.bytes.scratch),
-        buffers_{control_.data(), index_.data(), scratch_.data(), plan.bytes} {}
-
-  Ran run(DType dtype, Placement how, int ctas) {
-    Ran r;
-    const index::NormalizeShared shared = cuda::shared_of(plan_, p_.candidates);
-    const index::NormalizeArgs normalize = cuda::normalize_args(plan_, p_, shape_, buffers_, shared);
-    r.damage = emulate_normalize(normalize, shared, seed_);
-    if (!r.damage.empty()) return r;
-    if (after_normalize) after_normalize();
-    std::memset(control_.data(), 0, static_cast<size_t>(plan_.bytes.control));  // as clear() does
-    if (scheduled) r.damage = emulate_schedule(cuda::schedule_args(plan_, buffers_), seed_);
-    if (!r.damage.empty()) return r;
-    const DeviceControl& control = *static_cast<const DeviceControl*>(control_.data());
-    if (control.verdict.code != 0) r.status = {static_cast<Code>(control.verdict.code), "verdict"};
-    Guarded out(dtype, {shape_.total_q, shape_.q_heads, shape_.v_head_dim}, how),
-        lse(DType::kF32, {shape_.total_q, shape_.q_heads}, how);
-    OutView view;
-    view.out = out.view();
-    view.lse = lse.view();
-    counters = {};
-    for (int repeat = 0; repeat < 2 && r.damage.empty(); ++repeat)  // counters come back to 0 by themselves
-      r.damage = emulate_prefill(
-          cuda::prefill_key(p_, shape_), cuda::prefill_args(plan_, p_, shape_, view, buffers_, &counters),
-          cuda::shape_of_side(plan_, shape_), ctas, seed_ + static_cast<uint64_t>(repeat));
-    const uint32_t* work =
-        cuda::scratch_of(plan_, buffers_).arrivals + cuda::arrivals_of(plan_) - cuda::kWorkCounters;
-    const uint32_t at_rest = scheduled ? 0 : ~0u;  // of a batch that is refused nobody has written them
-    if (std::any_of(work, work + cuda::kWorkCounters, [&](uint32_t n) { return n != at_rest; }))
-      r.damage += "a counter of work is not what it was; ";
-    r.out = out.values();
-    r.lse = lse.values();
-    if (!out.fences_stand() || !lse.fences_stand()) r.damage += "a fence of out or lse fell; ";
-    return r;
-  }
-
-  cuda::StepCounters counters{};
-  std::function<void()> after_normalize;
-  bool scheduled = true;  // else the batch is refused
-
- private:
-  const Problem& p_;
-  const cuda::StepPlan& plan_;
-  const Shape shape_;
-  const uint64_t seed_;
-  Lines control_, index_, scratch_;
-  cuda::StepBuffers buffers_;
-};
-
-Spec small_spec(int64_t dim) {
-  return {.kv_len = {300, 130},
-          .q_len = {40, 3},
-          .q_heads = 4,
-          .kv_heads = 2,
-          .head_dim = dim,
-          .v_head_dim = dim,
-          .dtype = DType::kBF16,
-          .page_size = 16,
-          .q = q_noise(4),
-          .k = kv_noise(5),
-          .v = kv_noise(6)};
-}
-
-cuda::StepPlan planned(const Problem& p, cuda::StepOptions o = {}) {
-  o.engine = cuda::Engine::kPrefill;
-  const Result<cuda::StepPlan> plan = cuda::plan_step(p, o);
-  if (!plan.ok()) throw std::runtime_error("plan_step: " + plan.status().message());
-  return *plan;
-}
-
-// How often a long search may be asked for.
-int64_t seeds() { return number_from("TAMIS_EMULATED_SEEDS", 4); }
-
 TEST(EmulatedPrefill, FullAttention) {
   for (const int64_t dim : {64, 128, 256}) {
     TestProblem t(small_spec(dim));
     t.all();
     const Wanted want = wanted(t.problem);
-    const cuda::StepPlan plan = planned(t.problem);
+    const cuda::StepPlan plan = prefill_plan(t.problem);
     for (const DType dtype : {DType::kF32, DType::kBF16})
       EXPECT_EQ(complaint(Step(t.problem, plan, 1).run(dtype, Placement::kDense, 2), want.answer,
                           want.tolerance, dtype),
@@ -172,74 +69,6 @@ TEST_P(EmulatedPrefillRandom, TheReferenceAgrees) {
 
 INSTANTIATE_TEST_SUITE_P(, EmulatedPrefillRandom, ::testing::Range(0, 4));
 
-// Two CTAs that bring in half of each other's blocks: the same bits as by themselves, with row tiles that are
-// missing or cut at the end of a query block, tiles that one of the two sees whole, and values of columns
-// that one of them does not see, or neither.
-TEST(EmulatedPrefill, PairsHaveTheBitsOfOthers) {
-#ifdef TAMIS_RACECHECK
-  GTEST_SKIP() << "a build without pairs";
-#endif
-  const int64_t count = number_from("TAMIS_EMULATED_PROBLEMS", 6);
-  int64_t ran = 0;
-  for (int64_t number = first_problem(); number < first_problem() + 2 * count; ++number) {
-    Dice d(number + 9000);
-    Spec s = small_spec(d.of<int64_t>({64, 128, 64, 256}));
-    s.kv_heads = d.from(1, 2);
-    s.q_heads = 4 * s.kv_heads;
-    s.kv_len = {d.i32(1, 500), d.i32(60, 200)};
-    s.q_len = {d.i32(1, 140), d.i32(0, 70)};
-    s.page_size = d.of<int64_t>({0, 16, 32, 64});
-    s.layout = d.of({Layout::kNHD, Layout::kHND});
-    TestProblem t(s);
-    t.problem.candidates.query_block = d.of<int64_t>({64, 128});
-    t.problem.candidates.unit = 16;
-    t.problem.candidates.index_heads = s.kv_heads;
-    t.problem.mask = {.causal = !d.one_in(3),
-                      .window = d.one_in(3) ? d.from(1, 200) : 0,
-                      .sink = d.one_in(3) ? d.from(1, 40) : 0};
-    if (d.one_in(3)) {
-      t.all();
-    } else {
-      Rows rows;
-      for (size_t b = 0; b < s.q_len.size(); ++b)
-        for (int64_t r = (s.q_len[b] + t.problem.candidates.query_block - 1) /
-                         t.problem.candidates.query_block * s.kv_heads;
-             r > 0; --r) {
-          rows.emplace_back();
-          for (int32_t e = 0; e < (s.kv_len[b] + 15) / 16; ++e)
-            if (d.one_in(2)) rows.back().push_back(e);
-        }
-      t.csr(rows);
-    }
-    const Result<reference::Sets> sets = reference::build_sets(t.problem);
-    ASSERT_TRUE(sets.ok()) << sets.status().message();
-    t.poison_outside(*sets, d.of({kNaN, kInf}));
-    cuda::StepOptions o{.block = d.of({16, 32})};
-    if (s.page_size > 0 && s.page_size % o.block != 0) o.block = 16;
-    o.plan.splits = d.of<int64_t>({0, 1, 3});
-    const cuda::StepPlan alone = planned(t.problem, o);
-    o.pairs = true;
-    const cuda::StepPlan pairs = planned(t.problem, o);
-    SCOPED_TRACE(::testing::Message() << "TAMIS_CUDA_FIRST=" << number << ": D " << s.head_dim << ", block "
-                                      << o.block << ", splits " << o.plan.splits << ", page " << s.page_size
-                                      << ", query blocks of " << t.problem.candidates.query_block);
-    ASSERT_FALSE(alone.pairs);
-    ASSERT_EQ(pairs.pairs, pairs.column_tiles % 2 == 0) << pairs.plan.reason;
-    if (!pairs.pairs) continue;
-    const Wanted want = wanted(t.problem);
-    const Ran first = Step(t.problem, alone, 1).run(DType::kF32, Placement::kDense, 3);
-    ASSERT_EQ(complaint(first, want.answer, want.tolerance), "");
-    for (int64_t seed = 0; seed < seeds() / 2; ++seed) {
-      Step step(t.problem, pairs, static_cast<uint64_t>(number * 16 + seed));
-      const Ran r = step.run(DType::kF32, Placement::kDense, d.of({2, 4}));
-      ASSERT_EQ(r.damage, "") << "seed " << seed;
-      ASSERT_EQ(unlike(first, r), "") << "seed " << seed;
-      ++ran;
-    }
-  }
-  EXPECT_GT(ran, 0);
-}
-
 // Window and sink reach into blocks that no list has, and end inside them; also where they fill whole tiles.
 TEST(EmulatedPrefill, WindowAndSinkEndInsideABlock) {
   for (const auto& [sink, window] :
@@ -254,7 +83,7 @@ TEST(EmulatedPrefill, WindowAndSinkEndInsideABlock) {
     t.csr({{4, 5}, {4}, {}, {6}, {3, 9}, {2}});
     t.problem.mask = {.causal = true, .window = window, .sink = sink};
     const Wanted want = wanted(t.problem);
-    const cuda::StepPlan plan = planned(t.problem, {.block = 16});
+    const cuda::StepPlan plan = prefill_plan(t.problem, {.block = 16});
     EXPECT_EQ(complaint(Step(t.problem, plan, 7).run(DType::kF32, Placement::kDense, 2), want.answer,
                         want.tolerance),
               "")
@@ -296,7 +125,7 @@ TEST(EmulatedPrefill, BitsDependOnTheProblemAlone) {
         cuda::StepOptions o{.block = 16};  // load: by the page, but for tokens where boxes would serve
         if (load == cuda::Load::kTokens && page % 16 == 0) o.load = load;
         o.plan.splits = splits;
-        const cuda::StepPlan plan = planned(t.problem, o);
+        const cuda::StepPlan plan = prefill_plan(t.problem, o);
         ASSERT_EQ(plan.load, load) << "page " << page;
         Ran r = Step(t.problem, plan, static_cast<uint64_t>(seed))
                     .run(DType::kF32, Placement::kDense, 1 + static_cast<int>(seed % 3));
@@ -325,7 +154,7 @@ TEST(EmulatedPrefill, GrowingMaxima) {
       TestProblem t(s);
       t.all();
       const Wanted want = wanted(t.problem);
-      const cuda::StepPlan plan = planned(t.problem);
+      const cuda::StepPlan plan = prefill_plan(t.problem);
       EXPECT_EQ(complaint(Step(t.problem, plan, 3).run(DType::kF32, Placement::kDense, 2), want.answer,
                           want.tolerance),
                 "")
@@ -348,7 +177,7 @@ TEST(EmulatedPrefill, ValuesThatAreNotFinite) {
       const Wanted want = wanted(t.problem);
       cuda::StepOptions o{.load = load};
       o.plan.splits = splits;
-      const cuda::StepPlan plan = planned(t.problem, o);
+      const cuda::StepPlan plan = prefill_plan(t.problem, o);
       Step step(t.problem, plan, 5);
       EXPECT_EQ(complaint(step.run(DType::kF32, Placement::kDense, 2), want.answer, want.tolerance), "")
           << value << ", splits " << splits;
@@ -367,7 +196,7 @@ TEST(EmulatedPrefill, EveryRowAgain) {
     const Wanted want = wanted(t.problem);
     cuda::StepOptions o{.block = 16};
     o.plan.splits = splits;
-    const cuda::StepPlan plan = planned(t.problem, o);
+    const cuda::StepPlan plan = prefill_plan(t.problem, o);
     Step step(t.problem, plan, 5);
     EXPECT_EQ(complaint(step.run(DType::kF32, Placement::kDense, 2), want.answer, want.tolerance), "")
         << "splits " << splits;
@@ -379,7 +208,7 @@ TEST(EmulatedPrefill, EveryRowAgain) {
 TEST(EmulatedPrefill, ARefusedBatchLeavesTheWorkAlone) {
   TestProblem t(small_spec(64));
   t.all();
-  const cuda::StepPlan plan = planned(t.problem);
+  const cuda::StepPlan plan = prefill_plan(t.problem);
   Step step(t.problem, plan, 5);
   step.scheduled = false;
   const Ran r = step.run(DType::kF32, Placement::kDense, 3);
@@ -398,7 +227,7 @@ TEST(EmulatedPrefill, KeysThatAreNotFinite) {
     TestProblem t(s);
     t.all();
     const Wanted want = wanted(t.problem);
-    const cuda::StepPlan plan = planned(t.problem);
+    const cuda::StepPlan plan = prefill_plan(t.problem);
     EXPECT_EQ(complaint(Step(t.problem, plan, 6).run(DType::kF32, Placement::kDense, 2), want.answer,
                         want.tolerance),
               "")
@@ -492,7 +321,7 @@ TEST(EmulatedPrefill, PagesThatAreGone) {
         return !is_gone(b, i) && (near || is_listed(b, q / 4, h, i));
       }));
       const Wanted want = wanted(rest.problem);
-      const cuda::StepPlan plan = planned(t.problem, {.block = 16, .load = cuda::Load::kTokens});
+      const cuda::StepPlan plan = prefill_plan(t.problem, {.block = 16, .load = cuda::Load::kTokens});
       Step step(t.problem, plan, 7);
       step.after_normalize = [&] {
         const int32_t pages = static_cast<int32_t>(t.slots() / page);

@@ -68,7 +68,7 @@ struct PrefillConfig {
   using T = T_;
   static constexpr int kDim = kDim_;
   static constexpr bool kBent = kBent_;  // scores are capped, slanted or turned round
-  static constexpr int kKeys = kDim <= 128 ? 128 : 64;
+  static constexpr int kKeys = prefill_keys(kDim);
   static constexpr int kHalves = kDim / 64;
   // With one slot for query rows a tile of rows is finished before the next begins.
   static constexpr int kSlots = kDim <= 128 ? 2 : 1;
@@ -110,8 +110,8 @@ struct Turn {
   __device__ void advance() { ++count; }
 };
 
-// The lanes that arrive for a warp. One is enough, after __syncwarp(); but racecheck does not follow what the
-// others did before to the barrier, so in builds for it they all do.
+// The lanes that arrive for a warp. One is enough, after __syncwarp(); but racecheck seems not to follow what
+// the others did before to the barrier, so in builds for it they all do.
 #ifdef TAMIS_RACECHECK
 inline constexpr uint32_t kArriving = 32;
 #else
