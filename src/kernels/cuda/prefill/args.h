@@ -7,9 +7,9 @@
 namespace tamis::cuda {
 
 inline constexpr int32_t kPrefillRows = 128;  // query rows of a CTA
+inline constexpr int32_t kPrefillLists = 32;  // most lists that they belong to
 // Keys of a tile, by the larger head size.
 constexpr int32_t prefill_keys(int64_t dim) { return dim <= 128 ? 128 : 64; }
-inline constexpr int32_t kPrefillLists = 32;  // most lists that they belong to
 
 // K or V for the copy engine. Axes: 64 elements, 8 tokens, halves of 64 elements, groups of 8 tokens, (page,
 // head). A token of a page, or of a contiguous cache, is a coordinate of axis 1; groups reach over it.
