@@ -18,13 +18,14 @@ EXPECTED = ("decode_kernel", "normalize_kernel", "prefill_kernel", "redo_kernel"
 
 # Copies that pass by the registers, matrices out of shared memory, products of matrices. Without any one of them the
 # kernel still gives right answers, only slowly.
-NEEDED = {"decode_kernel": ("LDGSTS", "LDSM", "HMMA"), "prefill_kernel": ("UTMALDG", "HGMMA", "USETMAXREG")}
+NEEDED = {"decode_kernel": ("LDGSTS", "LDSM", "HMMA"), "prefill_kernel": ("UTMALDG", "UTMASTG", "HGMMA", "USETMAXREG")}
 
 # Kernels that may use a stack: name as the table shows it -> why.
 BETWEEN_TILES = "one or two registers, kept over what is done once a tile or once a row tile"
 MAY_USE_STACK = {
-    f"prefill_kernel<PrefillConfig<{dtype}, {dim}, {bent}>>": BETWEEN_TILES
-    for dtype in ("BF16", "F16") for dim, bent in ((128, "true"), (256, "false"), (256, "true"))}
+    f"prefill_kernel<PrefillConfig<{dtype}, {dim}, {bent}, {pair}>>": BETWEEN_TILES
+    for dtype in ("BF16", "F16")
+    for dim, bent, pair in ((128, "false", 2), (128, "true", 1), (128, "true", 2), (256, "false", 1), (256, "false", 2))}
 
 LOCAL = ("LDL", "STL")
 

@@ -205,6 +205,8 @@ PrefillArgs prefill_args(const StepPlan& plan, const Problem& p, const Shape& s,
                          const StepBuffers& buffers, StepCounters* counters) {
   PrefillArgs a{.k = {},
                 .v = {},
+                .q = {},
+                .out = {},
                 .step = decode_args(plan, p, s, out, buffers, counters),
                 .work = {},
                 .row_tiles = static_cast<int32_t>(plan.column_tiles),

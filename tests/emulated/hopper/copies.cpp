@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "emulated/hopper/machine.h"
 #include "emulated/hopper/tensor_maps.h"
@@ -32,21 +33,62 @@ void read_line(const device::TensorSpec& s, const int64_t (&at)[5], char (&line)
     std::memcpy(line + 2 * first, from + 2 * (at[0] + first), static_cast<size_t>(2 * (end - first)));
 }
 
+// Elements outside the tensor are left out.
+void write_line(const device::TensorSpec& s, const int64_t (&at)[5], const char (&line)[128]) {
+  char* to = static_cast<char*>(const_cast<void*>(s.data));
+  for (int i = 1; i < 5; ++i) {
+    if (at[i] < 0 || at[i] >= s.size[i]) return;
+    to += at[i] * s.stride[i - 1];
+  }
+  const int64_t first = std::max<int64_t>(0, -at[0]), end = std::min<int64_t>(64, s.size[0] - at[0]);
+  if (first < end)
+    std::memcpy(to + 2 * (at[0] + first), line + 2 * first, static_cast<size_t>(2 * (end - first)));
+}
+
+void coordinates(const Box& box, int64_t l, int64_t (&at)[5]) {
+  at[0] = box.at[0];
+  for (int i = 1; i < 5; ++i) {
+    at[i] = box.at[i] + l % box.spec.box[i];
+    l /= box.spec.box[i];
+  }
+}
+
+void land_stored(Cta& cta, Box& box) {
+  const char* from = cta.arena.at(box.to, box.bytes, 1024, "store_box()");
+  for (int64_t l = 0; l < box.bytes / 128; ++l) {
+    char line[128];
+    for (int64_t p = 0; p < 8; ++p) {
+      const int64_t offset = l * 128 + ((p ^ l) & 7) * 16;
+      const Thread* writer =
+          cta.proxies.unfenced(box.to + static_cast<uint32_t>(offset), cta.threads.get(), box.fenced);
+      if (writer != nullptr)
+        fail("store_box() reads address %u, which thread %u wrote without fence_async()",
+             box.to + static_cast<uint32_t>(offset), writer->number);
+      std::memcpy(line + p * 16, from + offset, 16);
+    }
+    int64_t at[5];
+    coordinates(box, l, at);
+    write_line(box.spec, at, line);
+  }
+  box.under_way = false;
+  ThreadCopies& copies = box.stored_by->copies;
+  --copies.stored;
+  if (box.committed && --copies.committed == 0 && std::exchange(copies.waits_for_boxes, false))
+    wake(*box.stored_by);
+}
+
 void land_box(Cta& cta, int64_t number) {
   Box& box = cta.boxes[static_cast<size_t>(number)];
+  if (box.stored_by != nullptr) return land_stored(cta, box);
   if (box.is_word) {
     std::memcpy(cta.arena.at(box.to, 4, 4, "send_word()"), &box.at[0], 4);
     box.under_way = false;
     return barrier_complete(cta, box.barrier, 4);
   }
   char* to = cta.arena.at(box.to, box.bytes, 1024, "copy_box()");
-  const int32_t* size = box.spec.box;
   for (int64_t l = 0; l < box.bytes / 128; ++l) {
-    int64_t at[5] = {box.at[0]}, rest = l;
-    for (int i = 1; i < 5; ++i) {
-      at[i] = box.at[i] + rest % size[i];
-      rest /= size[i];
-    }
+    int64_t at[5];
+    coordinates(box, l, at);
     char line[128];
     read_line(box.spec, at, line);
     for (int64_t p = 0; p < 8; ++p) std::memcpy(to + l * 128 + ((p ^ l) & 7) * 16, line + p * 16, 16);
@@ -64,7 +106,7 @@ void land(Thread& self, const Copy& copy) {
 }
 
 void start(Cta& cta, const Box& box, const char* what) {
-  find_barrier(cta, box.barrier);
+  if (box.stored_by == nullptr) find_barrier(cta, box.barrier);
   size_t number = cta.boxes.size();
   for (size_t i = 0; i < cta.boxes.size(); ++i) {
     const Box& other = cta.boxes[i];
@@ -114,6 +156,33 @@ void copy_box_to_both(uint32_t to, const device::TensorMap& map, uint32_t barrie
   pause();
 }
 
+void store_box(const device::TensorMap& map, uint32_t from, const int32_t (&at)[5]) {
+  pause();
+  Thread& self = *machine->now;
+  Box box = box_of(from, map, 0, at);
+  box.stored_by = &self;
+  box.fenced = self.fenced;
+  self.cta->arena.at(from, box.bytes, 1024, "store_box()");
+  ++self.copies.stored;
+  start(*self.cta, box, "store_box()");
+  pause();
+}
+
+void boxes_commit() {
+  Thread& self = *machine->now;
+  for (Box& box : self.cta->boxes)
+    if (box.under_way && box.stored_by == &self) box.committed = true;
+  self.copies.committed = self.copies.stored;
+}
+
+void boxes_wait() {
+  pause();
+  ThreadCopies& mine = machine->now->copies;
+  if (mine.committed == 0) return;
+  mine.waits_for_boxes = true;
+  block({"boxes_wait()"});
+}
+
 void send_word(uint32_t to, uint32_t word, uint32_t barrier, uint32_t rank) {
   pause();
   Box box{};
@@ -160,6 +229,7 @@ void copy_wait(int groups) {
 
 void copy_wait_all() {
   Thread& self = *machine->now;
+  if (self.copies.stored > 0) fail("a thread ends before its boxes are stored: boxes_wait()");
   for (const Copy& copy : self.copies.pending) land(self, copy);
   self.copies = {};
 }

@@ -70,6 +70,57 @@ TEST(HopperCopies, BoxesArePermutedAndPaddedWithZeros) {
     }
 }
 
+// As BoxesArePermutedAndPaddedWithZeros, the other way: what lies outside the tensor is left out.
+TEST(HopperCopies, BoxesAreStoredAndClipped) {
+  constexpr int32_t kCorners[][5] = {{0, 0, 0, 0, 0}, {16, 9, 3, 1, 0}, {40, 2, 1, 0, 1}};
+  for (const auto& c : kCorners)
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      std::vector<uint16_t> memory(9000, 7), want = memory;
+      const TensorSpec spec{on_16_bytes(memory), {72, 11, 5, 2, 1}, {160, 1760, 8800, 16}, {64, 4, 3, 2, 1}};
+      uint16_t* to = want.data() + (static_cast<const uint16_t*>(spec.data) - memory.data());
+      for (int line = 0; line < 24; ++line)
+        for (int e = 0; e < 64; ++e) {
+          const int64_t at[5] = {c[0] + e, c[1] + line % 4, c[2] + line / 4 % 3, c[3] + line / 12, c[4]};
+          int64_t bytes = 2 * at[0];
+          bool inside = at[0] < spec.size[0];
+          for (int i = 1; i < 5; ++i) {
+            inside = inside && at[i] < spec.size[i];
+            bytes += at[i] * spec.stride[i - 1];
+          }
+          if (inside) to[bytes / 2] = static_cast<uint16_t>(100 + line * 64 + e);
+        }
+      const TensorMap map = emulated_map(spec);
+      const Report report = run({.threads = 32, .shared_bytes = 8192, .seed = seed}, [&](char* shared) {
+        auto* box = reinterpret_cast<uint16_t*>(shared + kBox - 1024);
+        for (int i = static_cast<int>(threadIdx.x); i < 24 * 64; i += 32)
+          box[i / 64 * 64 + (i % 64 / 8 ^ i / 64 % 8) * 8 + i % 8] = static_cast<uint16_t>(100 + i);
+        fence_async();
+        __syncwarp();
+        if (threadIdx.x == 0) store_box(map, kBox, c[0], c[1], c[2], c[3], c[4]);
+        boxes_commit();
+        boxes_wait();
+      });
+      ASSERT_TRUE(report.ok()) << report.error;
+      ASSERT_EQ(memory, want) << "corner " << c[0] << ", seed " << seed;
+    }
+}
+
+TEST(HopperCopies, StoredBoxesAreFencedAndWaitedFor) {
+  const Source source;
+  const TensorMap map = emulated_map(source.spec);
+  for (const bool fenced : {false, true}) {
+    const Report report = run({.threads = 32, .shared_bytes = 8192}, [&](char*) {
+      store_matrix(kBox + threadIdx.x % 16 * 128, {1, 2, 3, 4});
+      if (fenced) fence_async();
+      __syncwarp();
+      if (threadIdx.x == 0) store_box(map, kBox, 0, 0, 0, 0, 0);
+      boxes_commit();
+      if (!fenced) boxes_wait();
+    });
+    EXPECT_TRUE(says(report, fenced ? "boxes_wait()" : "without fence_async()")) << report.error;
+  }
+}
+
 TEST(HopperCopies, EarlyReadsSeeNaN) {
   const Source source;
   const TensorMap map = emulated_map(source.spec);

@@ -50,8 +50,12 @@ std::string attend(const cuda::PrefillArgs& args, int ctas, uint64_t seed) {
 
 template <class T, int kDim>
 std::string run_dim(bool bent, const cuda::PrefillArgs& args, int ctas, uint64_t seed) {
-  const std::string error = bent ? attend<cuda::PrefillConfig<T, kDim, true>>(args, ctas, seed)
-                                 : attend<cuda::PrefillConfig<T, kDim, false>>(args, ctas, seed);
+  using cuda::PrefillConfig;
+  const std::string error = args.pair > 1
+                                ? (bent ? attend<PrefillConfig<T, kDim, true, 2>>(args, ctas, seed)
+                                        : attend<PrefillConfig<T, kDim, false, 2>>(args, ctas, seed))
+                                : (bent ? attend<PrefillConfig<T, kDim, true, 1>>(args, ctas, seed)
+                                        : attend<PrefillConfig<T, kDim, false, 1>>(args, ctas, seed));
   if (!error.empty()) return error;
   using Redo = cuda::DecodeConfig<T, kDim, kDim <= 128 ? 2 : 1, true, cuda::Feeding::kEither>;
   return emulated::run({.ctas_x = ctas,
@@ -114,6 +118,9 @@ std::string emulate_prefill(const cuda::PrefillKey& key, const cuda::PrefillArgs
     set_maps(args.step.k, side, key.dim, &args.k);
     set_maps(args.step.v, side, key.dim, &args.v);
   }
+  const cuda::RowSpecs rows = cuda::row_specs(args.step, key.dtype);
+  args.q = {.map = emulated::emulated_map(rows.q), .there = rows.q_there};
+  args.out = {.map = emulated::emulated_map(rows.out), .there = rows.out_there};
   return key.dtype == DType::kBF16 ? run_type<device::BF16>(key, args, ctas, seed)
                                    : run_type<device::F16>(key, args, ctas, seed);
 }

@@ -105,6 +105,20 @@ __device__ inline void copy_box_to_both(uint32_t to, const TensorMap& map, uint3
       : "memory");
 }
 
+// From shared memory to the box at `at`; elements that lie outside the tensor are left out. What was written
+// to shared memory before fence_async() is seen. boxes_commit() ends a group of this thread's.
+__device__ inline void store_box(const TensorMap& map, uint32_t from, int32_t c0, int32_t c1, int32_t c2,
+                                 int32_t c3, int32_t c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+__device__ inline void boxes_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all groups of this thread have left shared memory; have been written.
+__device__ inline void boxes_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void boxes_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 // ---- Registers and barriers of warpgroups.
 
 template <int kRegisters>

@@ -20,6 +20,14 @@ struct PrefillSide {
   int32_t outside;          // a coordinate of axis 4 where there is nothing: zeros arrive
 };
 
+// Query rows, or rows of the result, for the copy engine, in boxes of kBoxRows neighbours of a group. Axes:
+// elements, query heads, queries.
+struct PrefillRows {
+  device::TensorMap map;
+  bool there;  // else threads copy them
+};
+inline constexpr int32_t kBoxRows = 16;
+
 // A row tile whose rows another kernel has to sum again, alone: 16 rows of a group.
 struct RedoEntry {
   int32_t task, tile;  // tasks[task] is one of the group's
@@ -33,6 +41,7 @@ struct PrefillWork {
 
 struct alignas(128) PrefillArgs {
   PrefillSide k, v;  // not there with step.tokens
+  PrefillRows q, out;
   DecodeArgs step;
   PrefillWork work;
   int32_t row_tiles;  // of a group

@@ -46,6 +46,8 @@ struct PrefillItem {
   // sink_end.
   int32_t end, window_begin, window_end, sink_end;
   Seen seen, seen_there;  // by these rows, and by those of the other tile of a pair
+  // All rows are there, and lie as the boxes of PrefillRows do: queries; results that go out as they are.
+  bool q_boxed, out_boxed;
 };
 
 // A tile of keys, in groups of 16 columns.
@@ -63,13 +65,15 @@ struct TileNote {
   int64_t k_at[kKeys], v_at[kKeys];
 };
 
-template <class T_, int kDim_, bool kBent_>
+template <class T_, int kDim_, bool kBent_, int kPair_>
 struct PrefillConfig {
   using T = T_;
   static constexpr int kDim = kDim_;
   static constexpr bool kBent = kBent_;  // scores are capped, slanted or turned round
+  static constexpr int kPair = kPair_;   // CTAs of a cluster: PrefillArgs::pair
   static constexpr int kKeys = prefill_keys(kDim);
   static constexpr int kHalves = kDim / 64;
+  static constexpr int kLineBytes = 8192;  // of 64 query rows, a half of their elements
   // With one slot for query rows a tile of rows is finished before the next begins.
   static constexpr int kSlots = kDim <= 128 ? 2 : 1;
   static constexpr int kStages = 2;
@@ -79,6 +83,8 @@ struct PrefillConfig {
   static constexpr uint32_t kQueryBytes = kPrefillRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
   // Of a thread: 128 that bring in, 256 that compute.
   static constexpr int kFeedRegisters = 40, kComputeRegisters = 232;
+  // More than the CTA was given is waited for for ever.
+  static_assert(2 * kComputeRegisters + kFeedRegisters <= 65536 / kPrefillThreads / 8 * 8 * 3);
   // Accumulators of O, as parts that one product can write.
   static constexpr int kParts = kDim <= 128 ? 1 : 2, kPart = kDim == 64 ? 32 : 64;
 
@@ -94,6 +100,7 @@ struct PrefillConfig {
     uint64_t note_full[kNotes], note_empty[kNotes];
     uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
     uint64_t v_landed[kStages];
+    uint64_t turn[2];  // of a computing warpgroup: the other one's products are under way
     // Of the second CTA of a pair: what the first one has drawn.
     uint64_t drawn_full[kSlots];
     uint32_t drawn[kSlots];

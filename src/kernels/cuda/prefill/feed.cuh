@@ -140,9 +140,13 @@ class Feeder {
     const bool here = p.block >= 0 && p.page >= 0;
     const int32_t base = here ? p.block << a_.step.log2_block : kNowhere;
     const uint64_t whole = word_mask(size);
+    const auto keep = [&](int32_t l, uint64_t word) {
+      for (int32_t g = 0; g < groups; ++g)
+        note->listed[l][first_group + g] = static_cast<uint16_t>(word >> (16 * g));
+    };
     uint64_t listed = here ? p.word : 0;            // by some list of the lane's
     bool full = here && (p.word & whole) == whole;  // by all of them
-    for (int32_t l = list_here(); l < item.lists; l += lists_at_once()) {
+    for (int32_t l = list_here(); item.lists > 1 && l < item.lists; l += lists_at_once()) {
       uint64_t word = 0;
       if (here)
         word = l == list_here() || a_.step.every_token
@@ -151,8 +155,7 @@ class Feeder {
                                            item.list + l];
       listed |= word;
       full = full && (word & whole) == whole;
-      for (int32_t g = 0; g < groups; ++g)
-        note->listed[l][first_group + g] = static_cast<uint16_t>(word >> (16 * g));
+      keep(l, word);
     }
     for (int d = blocks(); a_.step.index.lists > 1 && d < 32; d <<= 1) {
       listed |= __shfl_xor_sync(~0u, listed, d);
@@ -161,15 +164,16 @@ class Feeder {
     const int32_t last = base + size;
     const bool plain = here && ((full && last <= item.end) || last <= item.sink_end ||
                                 (base >= item.window_begin && last <= item.window_end));
-    uint64_t seen = 0;
+    const bool masked = __any_sync(~0u, !plain);
+    uint64_t seen = whole;  // where all rows see all
     bool hole = false;
-    if (here) {
-      seen = seen_of(item.seen, listed, base, size);
+    if (masked || C::kPair > 1) {
+      seen = here ? seen_of(item.seen, listed, base, size) : 0;
       // Both CTAs of a pair bring values in by the same barrier. They have one list.
-      hole = (seen & whole) != whole ||
-             (a_.pair > 1 && (seen_of(item.seen_there, listed, base, size) & whole) != whole);
+      hole = here && ((seen & whole) != whole ||
+                      (C::kPair > 1 && (seen_of(item.seen_there, listed, base, size) & whole) != whole));
     }
-    const bool masked = __any_sync(~0u, !plain), holes = __any_sync(~0u, hole);
+    const bool holes = __any_sync(~0u, hole);
     if (lane() == 0) {
       note->masked = masked;
       note->holes = holes;
@@ -177,6 +181,8 @@ class Feeder {
     if (list_here() != 0) return;
     note->page[block_here()] = here ? p.page : -1;
     note->token[block_here()] = p.token;
+    if (!C::kBent && !masked && !holes && !a_.step.tokens) return;  // nobody asks who sees what
+    if (item.lists == 1) keep(0, listed);
     for (int32_t g = 0; g < groups; ++g) {
       note->base[first_group + g] = base == kNowhere ? kNowhere : base + 16 * g;
       note->seen[first_group + g] = here || a_.step.tokens ? static_cast<uint16_t>(seen >> (16 * g)) : 0xFFFF;
@@ -192,7 +198,7 @@ class Feeder {
   __device__ void copy(const PrefillSide& side, const PrefillItem& item, const Note& note, uint32_t to,
                        uint32_t barrier) const {
     if (lane() >= blocks()) return;
-    if (a_.pair > 1 && lane() % 2 != static_cast<int>(device::cluster_rank())) return;
+    if (C::kPair > 1 && lane() % 2 != static_cast<int>(device::cluster_rank())) return;
     const int32_t page = note.page[lane()], token = note.token[lane()], size = 1 << a_.step.log2_block;
     const int32_t at = page < 0 ? side.outside : page * side.page_apart + item.group.kv_head;
     const uint32_t from_here = to + lane() * size * C::kDim * 2;
@@ -205,7 +211,7 @@ class Feeder {
   }
   __device__ void bring(uint32_t to, const device::TensorMap& map, uint32_t barrier, int32_t token,
                         int32_t at) const {
-    if (a_.pair > 1)
+    if (C::kPair > 1)
       device::copy_box_to_both(to, map, barrier, 0, token, 0, 0, at);
     else
       device::copy_box(to, map, barrier, 0, token, 0, 0, at);

@@ -30,21 +30,28 @@ __global__ void __launch_bounds__(kDecodeThreads, C::kDim == 256 ? 1 : 2)
 #endif
 }
 
+template <class C>
+Status launch_attend(const device::Target& target, const PrefillArgs& args, unsigned ctas, cudaStream_t on) {
+  constexpr unsigned pair = C::kPair;
+  return device::launch<&prefill_kernel<C>>(target,
+                                            {.blocks = dim3(ctas / pair * pair),
+                                             .threads = kPrefillThreads,
+                                             .shared_bytes = static_cast<int64_t>(sizeof(typename C::Shared)),
+                                             .early = true,
+                                             .cluster = pair},
+                                            args, on, "prefill");
+}
+
 template <class T, int kDim>
 Status launch_prefill_dim(const device::Target& target, const PrefillKey& key, const PrefillArgs& args,
                           unsigned ctas, void* stream) {
-  using Plain = PrefillConfig<T, kDim, false>;
-  using Bent = PrefillConfig<T, kDim, true>;
   using Redo = DecodeConfig<T, kDim, kDim <= 128 ? 2 : 1, true, Feeding::kEither>;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  const unsigned pair = static_cast<unsigned>(args.pair);
-  const device::Grid grid{.blocks = dim3(ctas / pair * pair),
-                          .threads = kPrefillThreads,
-                          .shared_bytes = static_cast<int64_t>(sizeof(typename Plain::Shared)),
-                          .early = true,
-                          .cluster = pair};
-  TAMIS_RETURN_IF_ERROR(key.bent ? device::launch<&prefill_kernel<Bent>>(target, grid, args, on, "prefill")
-                                 : device::launch<&prefill_kernel<Plain>>(target, grid, args, on, "prefill"));
+  const auto attend = args.pair > 1 ? (key.bent ? &launch_attend<PrefillConfig<T, kDim, true, 2>>
+                                                : &launch_attend<PrefillConfig<T, kDim, false, 2>>)
+                                    : (key.bent ? &launch_attend<PrefillConfig<T, kDim, true, 1>>
+                                                : &launch_attend<PrefillConfig<T, kDim, false, 1>>);
+  TAMIS_RETURN_IF_ERROR(attend(target, args, ctas, on));
   return device::launch<&redo_kernel<Redo>>(
       target,
       {.blocks = dim3(ctas),

@@ -2,7 +2,7 @@
 // others.
 #pragma once
 
-#include "kernels/cuda/prefill/config.cuh"
+#include "kernels/cuda/prefill/store.cuh"
 
 namespace tamis::cuda {
 
@@ -13,17 +13,29 @@ class Items {
 
   __device__ void run() {
     Turn<C::kSlots> slot;
-    for (;; slot.advance()) {
+    bool more = true;
+    for (int rest = C::kSlots; rest > 0; slot.advance()) {  // what is in the other slots ends later
       PrefillItem& item = s_.items[slot.at()];
       Column* rows = s_.rows[slot.at()];
-      device::barrier_wait(device::shared_address(&s_.slot_empty[slot.at()]), slot.parity() ^ 1);
-      const bool more = choose(&item, slot);
-      if (more) describe(&item, rows);
-      __syncwarp();
-      arrive(&s_.item_full[slot.at()]);
-      if (!more) return;
-      load_rows(rows, device::shared_address(s_.q[slot.at()]));
-      device::barrier_arrive(device::shared_address(&s_.q_full[slot.at()]));
+      finish(slot);
+      if (more) {
+        more = choose(&item, slot);
+        if (more) describe(&item, rows);
+        __syncwarp();
+        arrive(&s_.item_full[slot.at()]);
+      }
+      if (!more) {
+        --rest;
+        continue;
+      }
+      const uint32_t q = device::shared_address(s_.q[slot.at()]),
+                     full = device::shared_address(&s_.q_full[slot.at()]);
+      if (item.q_boxed) {
+        bring_rows(rows, q, full);
+      } else {
+        load_rows(rows, q);
+        device::barrier_arrive(full);
+      }
     }
   }
 
@@ -32,10 +44,18 @@ class Items {
 
   static constexpr uint32_t kNone = ~0u;
 
+  // Waits for a slot, and sees to what the row tile that was in it has left to do.
+  __device__ void finish(const Turn<C::kSlots>& slot) const {
+    device::barrier_wait(device::shared_address(&s_.slot_empty[slot.at()]), slot.parity() ^ 1);
+    if (slot.count >= C::kSlots)
+      Store<C>(a_).finish_boxes(s_.items[slot.at()], s_.rows[slot.at()], s_.sums[slot.at()], s_.q[slot.at()]);
+    __syncwarp();
+  }
+
   // The next item that has rows; false, and bundle -1, where there is none. Of a pair the first CTA draws,
   // and tells the other, whose row tile may have no rows.
   __device__ bool choose(PrefillItem* item, const Turn<C::kSlots>& slot) {
-    const uint32_t rank = a_.pair > 1 ? device::cluster_rank() : 0;
+    const uint32_t rank = C::kPair > 1 ? device::cluster_rank() : 0;
     const uint32_t number = rank == 0 ? draw(slot) : drawn(slot);
     if (number == kNone) {
       if (lane() == 0) item->task.bundle = -1;
@@ -67,7 +87,7 @@ class Items {
 
   // Each CTA, or pair, draws one number too many, so that the counter, which wraps, ends at 0.
   __device__ uint32_t draw(const Turn<C::kSlots>& slot) {
-    const uint32_t pair = static_cast<uint32_t>(a_.pair);
+    constexpr uint32_t pair = C::kPair;
     const uint32_t items = static_cast<uint32_t>(a_.step.scratch.head->tasks) * (a_.row_tiles / pair);
     uint32_t number;
     do {
@@ -101,7 +121,7 @@ class Items {
   // Item to task and, of a pair the first, tile of rows. Where no row is split, one KV head after the other,
   // so that its keys stay in L2, and the last queries first, which see most where attention is causal.
   __device__ int32_t place(uint32_t number, int32_t* task) const {
-    const uint32_t pair = static_cast<uint32_t>(a_.pair), tiles = static_cast<uint32_t>(a_.row_tiles) / pair,
+    const uint32_t pair = C::kPair, tiles = static_cast<uint32_t>(a_.row_tiles) / pair,
                    heads = static_cast<uint32_t>(a_.kv_heads),
                    tasks = static_cast<uint32_t>(a_.step.scratch.head->tasks);
     const uint32_t t = number / tiles, tile = (number - t * tiles) * pair;
@@ -116,10 +136,15 @@ class Items {
     constexpr int32_t most = 0x7FFFFFFF;
     int32_t end = most, sink = most, begin = 0, stop = most, low = most, high = 0;
     Seen seen{0, 0, most, 0};
+    const int32_t heads = a_.step.list_heads, at = lane() % kBoxRows;
+    bool boxed = true;
 #pragma unroll 1
     for (int i = lane(); i < kPrefillRows; i += 32) {
       const Column row = column_of(a_.step, item->group, i);
       rows[i] = row;
+      const int32_t query = __shfl_sync(~0u, row.query, lane() - at),
+                    head = __shfl_sync(~0u, row.head, lane() - at);
+      boxed = boxed && row.query >= 0 && row.query - query == at / heads && row.head - head == at % heads;
       if (row.query < 0) continue;
       end = min(end, row.end);
       sink = min(sink, row.sink_end);
@@ -137,7 +162,10 @@ class Items {
     low = min(__reduce_min_sync(~0u, low), static_cast<int32_t>(__reduce_max_sync(~0u, high)));
     item->list = low;
     item->lists = __reduce_max_sync(~0u, high) - low + 1;
-    if (a_.pair > 1) item->seen_there = of_warp(seen_there(item->group));
+    boxed = __all_sync(~0u, boxed);
+    item->q_boxed = boxed && a_.q.there;
+    item->out_boxed = boxed && a_.out.there && item->task.part < 0;
+    if (C::kPair > 1) item->seen_there = of_warp(seen_there(item->group));
   }
   // Of the other row tile of the pair, as far as this lane knows.
   __device__ Seen seen_there(Group group) const {
@@ -167,6 +195,23 @@ class Items {
   __device__ int32_t tiles_of(const DeviceTask& task) const {
     const int32_t blocks_a_tile = C::kKeys >> a_.step.log2_block;
     return max(C::kLeastTiles, (task.end - task.begin + blocks_a_tile - 1) / blocks_a_tile);
+  }
+
+  // A lane a box: rows to the places where load_rows() brings them.
+  __device__ void bring_rows(const Column* rows, uint32_t to, uint32_t full) const {
+    if (lane() == 0)
+      device::barrier_arrive_and_expect(full, C::kQueryBytes);
+    else
+      device::barrier_arrive(full);
+    __syncwarp();
+    constexpr int kBoxes = kPrefillRows / kBoxRows;
+#pragma unroll 1
+    for (int i = lane(); i < kBoxes * C::kHalves; i += 32) {
+      const int box = i % kBoxes, half = i / kBoxes;
+      const Column& row = rows[box * kBoxRows];
+      device::copy_box(to + box / 4 * (64 * C::kDim * 2) + half * C::kLineBytes + box % 4 * (kBoxRows * 128),
+                       a_.q.map, full, half * 64, row.head, row.query, 0, 0);
+    }
   }
 
   // Rows to [warpgroup][half][64 rows][128 bytes], 16-byte pieces permuted by the row. Rows and elements that

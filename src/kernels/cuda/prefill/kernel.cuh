@@ -14,7 +14,7 @@
 namespace tamis::cuda {
 
 template <class C>
-__device__ void init_barriers(const PrefillArgs& a, typename C::Shared& s) {
+__device__ void init_barriers(typename C::Shared& s) {
   const auto init = [](uint64_t* barriers, int count, uint32_t arrivals) {
     for (int i = 0; i < count; ++i) device::barrier_init(device::shared_address(barriers + i), arrivals);
   };
@@ -24,17 +24,19 @@ __device__ void init_barriers(const PrefillArgs& a, typename C::Shared& s) {
   init(s.note_full, kNotes, kArriving);
   init(s.note_empty, kNotes, kArriving);
   init(s.k_full, C::kStages, kArriving);
-  const uint32_t computing = kComputingWarps * static_cast<uint32_t>(a.pair) * kArriving;
+  const uint32_t computing = kComputingWarps * C::kPair * kArriving;
   init(s.k_empty, C::kStages, computing);
   init(s.v_full, C::kStages, kArriving);
   init(s.v_empty, C::kStages, computing);
   init(s.v_landed, C::kStages, kArriving);
+  init(s.turn, 2, kComputingWarps / 2 * kArriving);
   init(s.drawn_full, C::kSlots, 1);
   device::barrier_init_done();
 }
 
-__device__ inline void meet(const PrefillArgs& a) {
-  if (a.pair > 1)
+template <class C>
+__device__ void meet() {
+  if (C::kPair > 1)
     device::sync_cluster();
   else
     __syncthreads();
@@ -43,8 +45,8 @@ __device__ inline void meet(const PrefillArgs& a) {
 // One CTA.
 template <class C>
 __device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
-  if (threadIdx.x == 0) init_barriers<C>(a, s);
-  meet(a);
+  if (threadIdx.x == 0) init_barriers<C>(s);
+  meet<C>();
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   if (role < 4) {
     device::lower_registers<C::kFeedRegisters>();
@@ -62,7 +64,7 @@ __device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
     device::raise_registers<C::kComputeRegisters>();
     Compute<C>(a, s, role / 4 - 1).run();
   }
-  if (a.pair > 1) meet(a);  // the other CTA may still reach for this one's shared memory
+  if (C::kPair > 1) meet<C>();  // the other CTA may still reach for this one's shared memory
 }
 
 }  // namespace tamis::cuda

@@ -27,6 +27,8 @@ struct SideShape {
   int32_t block;
 };
 Status describe_sides(const SideShape& shape, int32_t kernel_dim, PrefillArgs* args);
+// Query rows and rows of the result, where the copy engine can reach them.
+Status describe_rows(DType dtype, PrefillArgs* args);
 
 // One for each file of instances.
 using PrefillLaunch = Status(const device::Target&, const PrefillKey&, const PrefillArgs&, unsigned ctas,

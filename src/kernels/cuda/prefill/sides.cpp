@@ -1,4 +1,4 @@
-// Tensor maps of K and V: what the copy engine has to know of a cache.
+// Tensor maps: what the copy engine has to know of a cache, of queries and of a result.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -56,7 +56,21 @@ Status encode_side(Encode encode, const DecodeSide& side, const SideShape& shape
   return encode_map(encode, specs.group, &out->group);
 }
 
+Status encode_rows(Encode encode, const device::TensorSpec& spec, bool there, PrefillRows* out) {
+  out->there = there;
+  return there ? encode_map(encode, spec, &out->map) : Status{};
+}
+
 }  // namespace
+
+Status describe_rows(DType dtype, PrefillArgs* args) {
+  const RowSpecs specs = row_specs(args->step, dtype);
+  if (!specs.q_there && !specs.out_there) return {};
+  Encode encode = nullptr;
+  TAMIS_RETURN_IF_ERROR(find_encode(&encode));
+  TAMIS_RETURN_IF_ERROR(encode_rows(encode, specs.q, specs.q_there, &args->q));
+  return encode_rows(encode, specs.out, specs.out_there, &args->out);
+}
 
 Status describe_sides(const SideShape& shape, int32_t kernel_dim, PrefillArgs* args) {
   Encode encode = nullptr;

@@ -45,20 +45,22 @@ class Softmax {
     mask(note, item, rows[lane_ / 4 + 8], 1, s, sums);
   }
 
-  // A tile's weights and their sums. False, with `factor`, where what was summed before has to be scaled.
-  // first: of a row tile, so that m is -inf and l 0.
-  __device__ bool add(const Scores& s, Weights& p, RowSums& sums, bool first, const Column* rows,
-                      float (&factor)[2]) const {
-    float l[2] = {0, 0};
-    bool serves = !first;
-    if (serves) {
-      const float c = scale(), base[2] = {fmaf(-sums.m[0], c, T::kLift), fmaf(-sums.m[1], c, T::kLift)};
-      weigh([&](int k, int i) { return fmaf(s[k], c, base[i]); }, p, l);
-      serves = __all_sync(~0u, l[0] < kBound && l[1] < kBound && fabsf(base[0]) < kLargestBase &&
-                                   fabsf(base[1]) < kLargestBase);  // NaN is not
-    }
-    if (!serves) {
-      raise(s, sums, rows, factor);
+  // A tile's weights and their sums, with the maximum at hand; false where it does not serve.
+  __device__ bool add(const Scores& s, Weights& p, RowSums& sums) const {
+    float l[2];
+    const bool small = weigh_by_base(s, sums, p, l);
+    if (!__all_sync(~0u, small && l[0] < kBound && l[1] < kBound)) return false;  // NaN is not
+    sums.l[0] += l[0];
+    sums.l[1] += l[1];
+    return true;
+  }
+
+  // The same with the maxima of these scores as well. factor: for what was summed before.
+  __device__ void add_raised(const Scores& s, Weights& p, RowSums& sums, const Column* rows,
+                             float (&factor)[2]) const {
+    raise(s, sums, rows, factor);
+    float l[2];
+    if (!__all_sync(~0u, weigh_by_base(s, sums, p, l))) {
       // The maximum is taken off before the scale is put on: what is left is then exact for the largest
       // score, whose weight is a power of 2 however large scores are, and loses nothing where weights are
       // rounded.
@@ -67,7 +69,6 @@ class Softmax {
     }
     sums.l[0] += l[0];
     sums.l[1] += l[1];
-    return serves || first;
   }
 
   // Joins the sums of the four threads of a row, and leaves them for when the rows are stored. ended: of the
@@ -120,6 +121,13 @@ class Softmax {
       sums.m[i] = m;
       sums.l[i] *= factor[i];
     }
+  }
+
+  // False where what is added to scores is too large to be rounded.
+  __device__ bool weigh_by_base(const Scores& s, const RowSums& sums, Weights& p, float (&l)[2]) const {
+    const float c = scale(), base[2] = {fmaf(-sums.m[0], c, T::kLift), fmaf(-sums.m[1], c, T::kLift)};
+    weigh([&](int k, int i) { return fmaf(s[k], c, base[i]); }, p, l);
+    return fabsf(base[0]) < kLargestBase && fabsf(base[1]) < kLargestBase;
   }
 
   // exp2(f(k, i)) of a row i's score k as the left side of the next product, and this thread's part of their

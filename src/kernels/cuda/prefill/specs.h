@@ -29,4 +29,33 @@ inline SideSpecs specs_of(const DecodeSide& side, const SideShape& shape, int32_
   return {block, group, static_cast<int32_t>(apart), static_cast<int32_t>(places)};
 }
 
+// Rows of 16-bit elements whose data, queries and heads lie on 16 bytes. list_heads: of a KV head, that one
+// list serves, so that kBoxRows rows are as many heads of as many queries as that makes.
+inline bool rows_have_boxes(bool on_16_bytes, int64_t query, int64_t head, int64_t queries,
+                            int32_t list_heads) {
+  return on_16_bytes && query > 0 && head > 0 && queries > 0 && list_heads > 0 && kBoxRows % list_heads == 0;
+}
+inline device::TensorSpec rows_spec(const void* data, int64_t query, int64_t head, int32_t dim, int32_t heads,
+                                    int64_t queries, int32_t list_heads) {
+  return {.data = data,
+          .size = {dim, heads, queries, 1, 1},
+          .stride = {head, query, 16, 16},
+          .box = {64, list_heads, kBoxRows / list_heads, 1, 1}};
+}
+
+struct RowSpecs {
+  device::TensorSpec q, out;
+  bool q_there, out_there;
+};
+inline RowSpecs row_specs(const DecodeArgs& a, DType dtype) {
+  return {
+      .q = rows_spec(a.q.data, a.q.stride_query, a.q.stride_head, a.q.head_dim, a.q.q_heads, a.out.total_q,
+                     a.list_heads),
+      .out =
+          rows_spec(a.out.data, a.out.query, a.out.head, a.v.dim, a.q.q_heads, a.out.total_q, a.list_heads),
+      .q_there = rows_have_boxes(a.q.aligned, a.q.stride_query, a.q.stride_head, a.out.total_q, a.list_heads),
+      .out_there = a.out.dtype == dtype && a.out.slots.slot == nullptr &&
+                   rows_have_boxes(a.out.wide, a.out.query, a.out.head, a.out.total_q, a.list_heads)};
+}
+
 }  // namespace tamis::cuda

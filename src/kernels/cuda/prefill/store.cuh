@@ -4,6 +4,8 @@
 // 0 * NaN.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/prefill/softmax.cuh"
 
 namespace tamis::cuda {
@@ -17,21 +19,17 @@ class Store {
   __device__ explicit Store(const PrefillArgs& args) : a_(args), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   // Of the warp: `rows`, `ended` as Softmax::finish() left them, and in `staging` 16 rows of kDim elements of
-  // shared memory, in halves of 8192 bytes. `o` is not divided yet. first_row: of the tile.
+  // shared memory, in halves of kLineBytes, which may be read until boxes_wait_read(). `o` is not divided
+  // yet. first_row: of the tile.
   __device__ void store(const PrefillItem& item, const Column* rows, const PartialSum* ended, int first_row,
                         const Sums& o, char* staging) const {
     const int32_t live = min(16, item.group.columns - first_row);
     if (live <= 0) return;
     if (item.task.part >= 0) return store_part(item, rows, ended, first_row, live, o);
-    bool right = finite(live, o);
     float inverse[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float l = ended[lane_ / 4 + 8 * i].l;
-      right = right && (l >= 0 || lane_ / 4 + 8 * i >= live);
-      inverse[i] = l > 0 ? 1 / l : 0;
-    }
-    if (__any_sync(~0u, !right)) return leave(item, first_row, live);
+    const bool known = inverses(ended, live, inverse);
+    if (item.out_boxed) return store_boxes(rows, o, inverse, staging);
+    if (__any_sync(~0u, !known || !finite(live, o))) return leave(item, first_row, live);
     const bool stale = is_stale(a_.step.out.slots, item.group.request);
     if (lane_ < live) end_row(rows[lane_], ended[lane_], stale);
     if (stale) return;
@@ -41,7 +39,46 @@ class Store {
       store_any(rows, live, o, inverse, staging);
   }
 
+  // Of a whole row tile whose results went out as boxes, from `staging`, by one warp and while others are
+  // already at the next: LSE, and rows whose sums are not finite.
+  __device__ void finish_boxes(const PrefillItem& item, const Column* rows, const PartialSum* ended,
+                               const char* staging) const {
+    if (!item.out_boxed) return;
+#pragma unroll 1
+    for (int i = lane_; i < kPrefillRows; i += 32) end_row(rows[i], ended[i], false);
+#pragma unroll 1
+    for (int first = 0; first < kPrefillRows; first += kBoxRows) {
+      uint32_t wrong = ended[first + lane_ % kBoxRows].l < 0 ? kCarry : 0;
+      const char* box = staging + first / 64 * (64 * C::kDim * 2) + first % 64 * 128;
+#pragma unroll 4
+      for (int i = lane_; i < kBoxRows * C::kDim / 8; i += 32) {
+        const uint4 x = *reinterpret_cast<const uint4*>(box + i / (kBoxRows * 8) * C::kLineBytes +
+                                                        i % (kBoxRows * 8) * 16);
+        wrong |= carries(x.x) | carries(x.y) | carries(x.z) | carries(x.w);
+      }
+      if (__any_sync(~0u, (wrong & kCarry) != 0)) leave(item, first, kBoxRows);
+    }
+  }
+
  private:
+  // Sets the sign of each 16-bit element whose exponent is all ones. The sum of finite values is finite, but
+  // for rounding beyond the largest one, which no mean of values of 16 bits comes to.
+  static constexpr uint32_t kExponent = std::is_same_v<T, device::BF16> ? 0x7F807F80 : 0x7C007C00;
+  static constexpr uint32_t kCarry = 0x80008000;
+  static __device__ uint32_t carries(uint32_t pair) { return (pair & kExponent) + (kCarry - kExponent); }
+
+  // 1 / l of this thread's rows; false where they are to be summed again.
+  __device__ bool inverses(const PartialSum* ended, int32_t live, float (&inverse)[2]) const {
+    bool known = true;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float l = ended[lane_ / 4 + 8 * i].l;
+      known = known && (l >= 0 || lane_ / 4 + 8 * i >= live);
+      inverse[i] = l > 0 ? __fdividef(1.f, l) : 0;
+    }
+    return known;
+  }
+
   __device__ void end_row(const Column& row, const PartialSum& ended, bool stale) const {
     const DecodeOut& out = a_.step.out;
     if (!stale && out.lse != nullptr)
@@ -72,23 +109,43 @@ class Store {
   }
 
   // Pairs of 16 bits, put together to pieces of 16 bytes in shared memory.
-  __device__ void store_staged(const Column* rows, int32_t live, const Sums& o, const float (&inverse)[2],
-                               char* staging) const {
-    const bool bf16 = a_.step.out.dtype == DType::kBF16;
+  template <class F>
+  __device__ void stage(const Sums& o, const float (&inverse)[2], uint32_t to, const F& pair) const {
     const int row = lane_ & 15;
-    const uint32_t to = device::shared_address(staging);
 #pragma unroll
     for (int k = 0; k < C::kDim / 16; ++k) {
       const float* x = o[k * 8 / C::kPart] + k * 8 % C::kPart;
       uint32_t r[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = x[2 * i] * inverse[i & 1], high = x[2 * i + 1] * inverse[i & 1];
-        r[i] = bf16 ? device::BF16::pair(low, high) : device::F16::pair(low, high);
-      }
+      for (int i = 0; i < 4; ++i) r[i] = pair(x[2 * i] * inverse[i & 1], x[2 * i + 1] * inverse[i & 1]);
       const int piece = 2 * k % 8 + (lane_ >> 4);
-      device::store_matrix(to + k / 4 * 8192 + row * 128 + ((piece ^ (row & 7)) << 4), r);
+      device::store_matrix(to + k / 4 * C::kLineBytes + row * 128 + ((piece ^ (row & 7)) << 4), r);
     }
+  }
+
+  // 16 rows as the copy engine takes them, which is on its way when this ends.
+  __device__ void store_boxes(const Column* rows, const Sums& o, const float (&inverse)[2],
+                              char* staging) const {
+    const uint32_t from = device::shared_address(staging);
+    stage(o, inverse, from, [](float low, float high) { return T::pair(low, high); });
+    device::fence_async();
+    __syncwarp();
+    if (lane_ == 0) {
+#pragma unroll
+      for (int half = 0; half < C::kHalves; ++half)
+        if (half * 64 < a_.step.v.dim)
+          device::store_box(a_.out.map, from + half * C::kLineBytes, half * 64, rows->head, rows->query, 0,
+                            0);
+    }
+    device::boxes_commit();
+  }
+
+  __device__ void store_staged(const Column* rows, int32_t live, const Sums& o, const float (&inverse)[2],
+                               char* staging) const {
+    const bool bf16 = a_.step.out.dtype == DType::kBF16;
+    stage(o, inverse, device::shared_address(staging), [bf16](float low, float high) {
+      return bf16 ? device::BF16::pair(low, high) : device::F16::pair(low, high);
+    });
     __syncwarp();
     constexpr int kPieces = C::kDim / 8;
 #pragma unroll 4
@@ -96,7 +153,7 @@ class Store {
       const int line = i / kPieces, piece = i % kPieces;
       if (piece * 8 >= a_.step.v.dim) continue;
       *reinterpret_cast<uint4*>(row_of(rows[line]) + piece * 16) = *reinterpret_cast<const uint4*>(
-          staging + piece / 8 * 8192 + line * 128 + ((piece % 8 ^ (line & 7)) << 4));
+          staging + piece / 8 * C::kLineBytes + line * 128 + ((piece % 8 ^ (line & 7)) << 4));
     }
     __syncwarp();
   }

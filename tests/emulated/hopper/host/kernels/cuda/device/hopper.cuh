@@ -46,6 +46,14 @@ inline void copy_box_to_both(uint32_t to, const TensorMap& map, uint32_t barrier
   emulated::copy_box_to_both(to, map, barrier, {c0, c1, c2, c3, c4});
 }
 
+inline void store_box(const TensorMap& map, uint32_t from, int32_t c0, int32_t c1, int32_t c2, int32_t c3,
+                      int32_t c4) {
+  emulated::store_box(map, from, {c0, c1, c2, c3, c4});
+}
+inline void boxes_commit() { emulated::boxes_commit(); }
+inline void boxes_wait_read() { emulated::boxes_wait(); }
+inline void boxes_wait() { emulated::boxes_wait(); }
+
 template <int kRegisters>
 inline void lower_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0);
