@@ -1,4 +1,5 @@
 """attention() on host arrays against a float64 dense mask."""
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -187,3 +188,18 @@ def test_any_problem(data):
                 window=draw(st.sampled_from([0, 1, 5])), sink=draw(st.sampled_from([0, 3])),
                 layout=draw(st.sampled_from(["NHD", "HND"])))
     check(case, draw(st.sampled_from(["csr", "fixed"])))
+
+
+def test_the_reference_shares_weight_among_equal_scores_of_any_size():
+    q, k = np.full((1, 1, 1, 1), 1e10, np.float32), np.full((1, 2, 1, 1), 1e10, np.float32)
+    v = np.array([1, 3], np.float32).reshape(1, 2, 1, 1)
+    for backend in ("cpu", "reference"):
+        assert tamis.attention(q, k, v, tamis.ALL, causal=False, backend=backend).item() == 2
+
+
+def test_weights_are_rounded_where_all_three_are_bf16_alone(rng):
+    q, v = (rng.standard_normal((1, n, 4, 64)).astype(ml_dtypes.bfloat16) for n in (64, 130))
+    for dtype in (np.float16, np.float32):
+        k = rng.standard_normal((1, 130, 4, 64)).astype(dtype)
+        out = tamis.attention(q, k, v, tamis.ALL, out=np.empty(q.shape, np.float32))
+        np.testing.assert_allclose(out, tamis.attention(q, k, v, tamis.ALL, backend="reference"), rtol=1e-5, atol=1e-5)

@@ -80,7 +80,7 @@ struct AttendArgs : TileArgs {
   // The same as pairs of bf16 [rows, q_pair_stride], zero behind D; null where q and k are not both bf16.
   const uint32_t* q_pairs;
   int64_t q_pair_stride;
-  bool pair_weights;  // weights may be rounded to bf16: v is bf16 too
+  bool pair_weights;  // weights may be rounded to bf16: q, k and v are
   float* o;
   float* m;
   float* l;

@@ -48,7 +48,8 @@ class Runner {
         q_pair_stride_(round_up((step.shape.head_dim + 1) / 2, 16)),
         pairs_{isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.k) &&
                    step.shape.head_dim % 2 == 0,
-               isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.v)} {
+               isa.pairs && pairs_up(step.problem.query.q) && pairs_up(step.problem.cache.k) &&
+                   pairs_up(step.problem.cache.v)} {
     const int64_t rows = step.schedule.part_rows.empty() ? 0 : step.schedule.part_rows.back();
     const PartialLayout layout = partial_layout(rows, step.shape.v_head_dim);
     partial_o_ = reinterpret_cast<float*>(step.workspace + layout.o);

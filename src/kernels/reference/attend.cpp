@@ -8,11 +8,16 @@
 namespace tamis::reference {
 namespace {
 
-double log_sum_exp(const std::vector<double>& x) {
-  const double top = *std::max_element(x.begin(), x.end());
-  double sum = 0;
-  for (const double y : x) sum += std::exp(y - top);
-  return top + std::log(sum);
+// Of a row's scores: the largest, and the sum of exp(s - top). Their LSE would lose the sum beside a large
+// top.
+struct Norm {
+  double top, sum;
+};
+
+Norm norm_of(const std::vector<double>& s) {
+  Norm n{*std::max_element(s.begin(), s.end()), 0};
+  for (const double x : s) n.sum += std::exp(x - n.top);
+  return n;
 }
 
 Result<Output> attend_unguarded(const Problem& problem, const Sets& sets) {
@@ -27,13 +32,13 @@ Result<Output> attend_unguarded(const Problem& problem, const Sets& sets) {
                 .lse = std::vector<double>(shape.total_q * heads, -INFINITY)};
   for_each_row(*reader, [&](const Row& row) {
     const std::vector<double> s = scores_of(*reader, row).value;
-    const double lse = log_sum_exp(s);
-    result.lse[row.query * heads + row.head] = lse;
+    const Norm norm = norm_of(s);
+    result.lse[row.query * heads + row.head] = norm.top + std::log(norm.sum);
     double* out = &result.out[(row.query * heads + row.head) * dim];
     for (size_t j = 0; j < s.size(); ++j) {
       const Edge& e = row.edges[j];
       if (e.keep == 0) continue;  // a dropped edge is in the sum of weights, not in the numerator
-      const double weight = std::exp(s[j] - lse) * e.keep;
+      const double weight = std::exp(s[j] - norm.top) / norm.sum * e.keep;
       for (int64_t d = 0; d < dim; ++d) out[d] += weight * reader->v.at(e.v, d);
     }
   });
