@@ -88,6 +88,9 @@ def to_bsr(candidates):
 def to_dense_mask(candidates, cu_q, kv_len):
     """A list of bool `[Hi, S, T]`, one for each request."""
     c = candidates
+    for name in ("unit", "query_block", "index_heads"):
+        if _checks.integer(name, getattr(c, name)) < 1:
+            raise invalid(name, f"{getattr(c, name)} is below 1", value=getattr(c, name))
     firsts, tokens = small_integers(cu_q, "cu_q", 1), small_integers(kv_len, "kv_len", 1)
     if len(firsts) != len(tokens) + 1:
         raise invalid("cu_q", f"{len(firsts)} offsets, kv_len has {len(tokens)} requests")
@@ -95,7 +98,7 @@ def to_dense_mask(candidates, cu_q, kv_len):
     if (tokens < 0).any():
         raise invalid("kv_len", f"{tokens.min()} is below 0", value=int(tokens.min()))
     indptr, indices = rows_of(c, "drop")
-    blocks = -(-np.diff(firsts) // c.query_block)
+    blocks = -(-np.diff(firsts).astype(np.int64) // c.query_block)
     rows = int(blocks.sum(dtype=np.int64)) * c.index_heads
     if rows != len(indptr) - 1:
         raise invalid("cu_q", f"makes {rows} rows, the candidates have {len(indptr) - 1}", value=rows)
@@ -114,7 +117,8 @@ def to_dense_mask(candidates, cu_q, kv_len):
                                 request=b, row=row, value=entry, limit=limit)
                 named = np.zeros(limit, bool)
                 named[listed[good]] = True
-                mask[head, block * c.query_block:(block + 1) * c.query_block] = np.repeat(named, c.unit)[:length]
+                spread = np.repeat(named, min(c.unit, max(length, 1)))[:length]
+                mask[head, block * c.query_block:(block + 1) * c.query_block] = spread
                 row += 1
         made.append(mask)
     return made

@@ -92,6 +92,7 @@ def _blocks(one, query_block, unit, request):
     if query_block == 1 and unit == 1:
         return one
     said = one[:, ::query_block, ::unit]
+    query_block, unit = min(query_block, max(queries, 1)), min(unit, max(tokens, 1))
     spread = np.repeat(np.repeat(said, query_block, 1)[:, :queries], unit, 2)[:, :, :tokens]
     differs = np.argwhere(spread != one)
     if len(differs):
@@ -171,7 +172,11 @@ def _columns(mask, blocks, query_block, unit):
     lengths = getattr(mask, "seq_lengths", None)
     if lengths is None:
         return None
-    queries, tokens = (_checks.integer("seq_lengths", n) for n in lengths)
+    try:
+        queries, tokens = lengths
+    except (TypeError, ValueError):
+        raise invalid("seq_lengths", f"{lengths!r} is no pair") from None
+    queries, tokens = (_checks.integer("seq_lengths", n) for n in (queries, tokens))
     if -(-queries // query_block) != blocks:
         raise invalid("seq_lengths", f"{queries} queries are {-(-queries // query_block)} blocks of {query_block}, "
                                      f"kv_num_blocks has {blocks}", value=queries)

@@ -4,6 +4,7 @@
     sparse.plan(indptr, indices, M, N, 16, 64, num_qo_heads=8, num_kv_heads=2, head_dim=64)
     out = sparse.run(q, k, v)                       # [M, Hq, D], [N, Hkv, D]
 """
+import math
 import sys
 
 import numpy as np
@@ -88,6 +89,17 @@ class BlockSparseAttention:
             numbers[name] = value = _checks.integer(name, value)
             if value < (0 if name in "MN" else 1):
                 raise invalid(name, f"{value} is too small", value=value)
+            if value > LARGEST:
+                raise invalid(name, f"{value} does not fit 32 bits", value=value, limit=LARGEST + 1)
+        M, N, R, C, num_qo_heads, num_kv_heads, head_dim = numbers.values()
+        causal, window = _checks.flag("causal", causal), _checks.integer("window", window)
+        sink = _checks.integer("sink", sink)
+        scale = None if sm_scale is None else _checks.real("sm_scale", sm_scale)
+        softcap = 0.0 if logits_soft_cap is None else _checks.real("logits_soft_cap", logits_soft_cap)
+        if scale is not None and not math.isfinite(scale):
+            raise invalid("sm_scale", "is not finite")
+        if not 0 <= softcap < math.inf:
+            raise invalid("logits_soft_cap", f"{softcap} is not finite and at least 0")
         if num_qo_heads % num_kv_heads:
             raise invalid("num_qo_heads", f"{num_qo_heads} heads do not divide into {num_kv_heads} KV heads")
         blocks, shape = -(-M // R), tuple(facts(indptr, "indptr").shape)
@@ -110,9 +122,8 @@ class BlockSparseAttention:
         if here:
             normalize(lists, **{name: x for name, x in arrays.items() if name != "cu_kv"}, causal=causal,
                       window=window, sink=sink, q_heads=num_qo_heads, kv_heads=num_kv_heads)
-        self._given = dict(candidates=lists, causal=causal, window=window, sink=sink, scale=sm_scale,
-                           softcap=0.0 if logits_soft_cap is None else logits_soft_cap, backend=backend,
-                           fallback=fallback, **arrays)
+        self._given = dict(candidates=lists, causal=causal, window=window, sink=sink, scale=scale, softcap=softcap,
+                           backend=backend, fallback=fallback, **arrays)
         self._numbers, self._ready = numbers, {}
 
     def run(self, q, k, v, *, out=None, lse=None, return_lse=False, stream=None):

@@ -173,6 +173,17 @@ def test_sizes_are_checked(rng):
                            ((41, 70, 8, 12, 4, 2, 16), r"indptr: has shape \[6\]; 6 block rows need \[7\]")):
         with pytest.raises(tamis.Error, match=message):
             sparse.plan(indptr, indices, *sizes)
+    for large in (dict(N=1 << 31, C=1 << 31), dict(M=1 << 62, R=1 << 62)):
+        with pytest.raises(tamis.Error, match=f"{next(iter(large))}: {next(iter(large.values()))} does not fit 32 bits"):
+            sparse.plan(**{**dict(indptr=np.array([0, 1]), indices=np.array([0]), M=4, N=4, R=4, C=4, num_qo_heads=2,
+                                  num_kv_heads=1, head_dim=8), **large})
+    for name, error in (("causal", TypeError), ("window", TypeError), ("sink", TypeError), ("sm_scale", TypeError),
+                        ("logits_soft_cap", TypeError)):
+        with pytest.raises(error, match=f"^{name}: expected"):
+            sparse.plan(indptr, indices, 37, 70, 8, 12, 4, 2, 16, **{name: np.zeros(2)})
+    for name, value in (("sm_scale", np.nan), ("logits_soft_cap", -1), ("logits_soft_cap", np.nan)):
+        with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: "):
+            sparse.plan(indptr, indices, 37, 70, 8, 12, 4, 2, 16, **{name: value})
     with pytest.raises(TypeError, match="M: expected an integer"):
         sparse.plan(indptr, indices, 3.5, 70, 8, 12, 4, 2, 16)
     sparse.plan(indptr, indices, 37, 70, 8, 12, 4, 2, 16)

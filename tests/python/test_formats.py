@@ -254,6 +254,17 @@ def test_lists_of_torch_are_tensors_all():
     assert type(numpys.indices) is type(numpys.indptr) is np.ndarray
 
 
+@pytest.mark.parametrize("size", [1 << 24, (1 << 31) - 1])
+def test_blocks_larger_than_their_mask(size):
+    mask = np.ones((8, 64, 1024), bool)
+    assert MASK(mask, query_block=size).to_csr()[1].tolist() == [*range(1024)] * 8
+    lists = MASK(mask, query_block=size, unit=size)
+    assert lists.to_csr()[1].tolist() == [0] * 8
+    assert lists.to_dense_mask(ints(0, 64), ints(1024))[0].all()
+    lists.unit, lists.query_block = 1 << 40, 1 << 62
+    assert lists.to_dense_mask(ints(0, 64), ints(1024))[0].all()
+
+
 def test_topk_of_any_rank():
     rng = np.random.default_rng(1)
     indices = rng.integers(-1, 9, (2, 5, 3, 4)).astype(I32)
@@ -335,6 +346,8 @@ BSR, FLEX = tamis.Candidates.from_bsr, tamis.Candidates.from_block_mask
     (lambda: CSR(ints(0, 0), ints()).to_dense_mask(ints(0, 2), ints(1)), "cu_q: makes 2 rows", {}),
     (lambda: CSR(ints(0, 0), ints()).to_dense_mask(ints(0), ints(1)), "cu_q: 1 offsets", {}),
     (lambda: CSR(ints(0, 0), ints()).to_dense_mask(ints(0, 1), ints(-1)), "kv_len: -1", {}),
+    *((lambda name=name: tamis.Candidates(ints(), ints(0), **{"index_heads": 1, name: 0}).to_dense_mask(ints(0), ints()),
+       f"{name}: 0 is below 1", {"value": 0}) for name in ("unit", "query_block", "index_heads")),
     (lambda: tamis.Candidates(np.zeros((1, 2), I32), count=ints(3), index_heads=1).to_csr(),
      "cand_count: row 0: 3 is outside [0, 2]", {"row": 0, "limit": 3}),
     (lambda: tamis.Candidates(np.zeros((1, 2), I32), count=ints(1, 1), index_heads=1).to_csr(), "cand_count: 2", {}),
@@ -383,6 +396,8 @@ def flex(**changes):
     (dict(full_kv_indices=np.zeros((1, 1, 2, 3), I32)), "full_kv_indices: and full_kv_num_blocks are given both"),
     (dict(full_kv_indices=np.zeros((1, 2, 2, 3), I32), full_kv_num_blocks=np.zeros((1, 2, 2), I32)),
      "full_kv_num_blocks: shape (1, 2, 2)"),
+    (dict(seq_lengths=3), "seq_lengths: 3 is no pair"),
+    (dict(seq_lengths=(1,)), "seq_lengths: (1,) is no pair"),
     (dict(seq_lengths=(9, 9)), "seq_lengths: 9 queries are 5 blocks of 2, kv_num_blocks has 2"),
 ])
 def test_block_masks_that_contradict_themselves(changes, words):
