@@ -112,7 +112,7 @@ int dtype_bytes(int32_t dtype) { return row_of(dtype)->bytes; }
 
 Array::Array(nb::handle object, const char* name) : tensor{} {
   tensor.struct_size = sizeof tensor;
-  const Producer& producer = producer_of(object);
+  const Producer producer = producer_of(object);
   if (producer.negates) refuse_negated(object, name);
   switch (producer.kind) {
     case Producer::kExchange: {
@@ -140,16 +140,23 @@ Array::Array(nb::handle object, const char* name) : tensor{} {
     case Producer::kNothing:
       break;
   }
-  throw nb::type_error(text(name, ": expected an array (NumPy's, or one with __dlpack__), not ",
-                            nb::str(object.type().attr("__name__")).c_str())
-                           .c_str());
+  throw nb::type_error(
+      text(name, ": expected an array (NumPy's, or one with __dlpack__), not ", type_name_of(object))
+          .c_str());
 }
 
 void Array::check_written(const char* name) const {
   if (read_only) refuse_argument(name, "is read-only");
+  if (empty()) return;
   for (int axis = 0; axis < tensor.rank; ++axis)
     if (tensor.stride[axis] == 0 && tensor.shape[axis] > 1)
       refuse_argument(name, "is written, and axis ", axis, " of stride 0 lays its elements on one another");
+}
+
+bool Array::empty() const {
+  for (int axis = 0; axis < tensor.rank; ++axis)
+    if (tensor.shape[axis] == 0) return true;
+  return false;
 }
 
 Array::Array(Array&& other) noexcept { steal(other); }
@@ -355,19 +362,17 @@ void Array::from_dlpack(nb::handle object, const char* name) {
   }
 }
 
-bool Array::join_batch() {
+bool Array::join_batch(int rows) {
   tamis_tensor& t = tensor;
-  if (t.rank < 2) return false;
-  const int64_t outer = t.shape[0], inner = t.shape[1];
-  int64_t step = t.stride[1];
+  if (t.rank <= rows) return false;
+  const int64_t outer = t.shape[0], inner = t.shape[rows];
   if (inner == 1) {
-    step = t.stride[0];
-  } else if (outer > 1 && inner > 0 && t.stride[0] != inner * t.stride[1]) {
+    t.stride[rows] = t.stride[0];
+  } else if (outer > 1 && inner > 0 && t.stride[0] != inner * t.stride[rows]) {
     return false;
   }
-  t.shape[0] = outer * inner;
-  t.stride[0] = step;
-  for (int axis = 1; axis + 1 < t.rank; ++axis) {
+  t.shape[rows] = outer * inner;
+  for (int axis = 0; axis + 1 < t.rank; ++axis) {
     t.shape[axis] = t.shape[axis + 1];
     t.stride[axis] = t.stride[axis + 1];
   }

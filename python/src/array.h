@@ -52,8 +52,10 @@ class Array {
   bool read_only = false;
   const dlpack::ExchangeApi* api = nullptr;  // of the object's type, where it has one
 
-  // Joins the first two axes, [B, S, ...] to [B * S, ...]. False where strides do not allow it.
-  bool join_batch();
+  // Joins the first axis with axis `rows`: [B, S, ...] to [B * S, ...]. False where strides do not allow it.
+  bool join_batch(int rows = 1);
+
+  bool empty() const;
 
   // Gives back what the exporter wants to have back; the memory is not to be read any more.
   void let_go() noexcept;

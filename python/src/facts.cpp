@@ -44,7 +44,10 @@ void register_arrays(nb::module_& m) {
       "Raises Error `invalid_argument` for a dtype without that meaning.")
       .def(
           "__init__",
-          [](View* self, nb::object array, const std::string& dtype) {
+          [](View* self, nb::object array, nb::object name) {
+            std::string dtype;
+            if (!nb::isinstance<nb::str>(name) || !nb::try_cast(name, dtype))
+              throw nb::type_error(text("dtype: expected a name, not ", type_name_of(name)).c_str());
             std::string upper = dtype;
             for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
             const int32_t number = dtype_of(upper);
@@ -55,11 +58,18 @@ void register_arrays(nb::module_& m) {
             checked.read_as(number, "array");
             new (self) View{std::move(array), number};
           },
-          nb::arg("array"), nb::arg("dtype"))
+          nb::arg("array").none(), nb::arg("dtype").none(),
+          nb::sig("def __init__(self, array: object, dtype: str) -> None"))
       .def_prop_ro(
           "array", [](const View& v) { return v.array; }, "What the view was made of.")
       .def_prop_ro(
-          "dtype", [](const View& v) { return dtype_name(v.dtype); }, "\"BF16\" and so on.");
+          "dtype", [](const View& v) { return dtype_name(v.dtype); }, "\"BF16\" and so on.")
+      .def_prop_ro(
+          "requires_grad",
+          [](const View& v) {
+            return nb::cast<bool>(nb::getattr(v.array, "requires_grad", nb::bool_(false)));
+          },
+          "Whether torch records what becomes of the array.");
 
   nb::class_<Facts>(m, "Facts", "Where an array lies and how.")
       .def_ro("shape", &Facts::shape, nb::for_getter(nb::sig("def shape(self) -> tuple[int, ...]")))

@@ -6,6 +6,7 @@
 
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 namespace tamis::python {
 
@@ -26,6 +27,8 @@ std::string text(const Parts&... parts) {
   return out.str();
 }
 
+inline std::string type_name_of(nb::handle object) { return nb::str(object.type().attr("__name__")).c_str(); }
+
 // `name` is spelled as in docs/semantics.md section 11.
 template <class... Parts>
 [[noreturn]] void refuse(int32_t code, const char* name, const Parts&... parts) {
@@ -34,6 +37,16 @@ template <class... Parts>
 template <class... Parts>
 [[noreturn]] void refuse_argument(const char* name, const Parts&... parts) {
   refuse(TAMIS_INVALID_ARGUMENT, name, parts...);
+}
+
+// A number of the front end, of as many bits as the C interface has for it.
+template <class T>
+T number_of(const std::string& name, nb::handle value) {
+  T made{};
+  const bool taken = std::is_floating_point_v<T> ? PyNumber_Check(value.ptr()) : PyIndex_Check(value.ptr());
+  if (taken && nb::try_cast<T>(value, made)) return made;
+  if (taken) refuse_argument(name.c_str(), "does not fit ", 8 * sizeof made, " bits");
+  throw nb::type_error(text(name, ": expected a number, not ", type_name_of(value)).c_str());
 }
 
 // Hands itself to a call as its tamis_error, and throws what the call answered.

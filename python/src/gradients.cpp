@@ -30,18 +30,17 @@ void backward(const Problem& problem, nb::handle out, nb::handle lse, nb::handle
   const struct {
     Array* array;
     const char* name;
-    bool written, join;
+    bool written, joined;
   } all[] = {{&out_array, "out", false, problem.join_q},
              {&lse_array, "lse", false, problem.join_q},
              {&gradients[0], "d_q", true, problem.join_q},
              {&gradients[1], "d_k", true, problem.join_kv},
              {&gradients[2], "d_v", true, problem.join_kv}};
-  for (const auto& [array, name, written, join] : all) {
+  for (const auto& [array, name, written, joined] : all) {
     if (!array->place.agrees(place))
       refuse_argument(name, "lies on ", place_name(array->place), ", q on ", place_name(place));
     if (written) array->check_written(name);
-    if (join && !array->join_batch())
-      refuse_argument(name, "a dense batch of these strides cannot be read as one run of rows");
+    if (joined) join(array, name, problem.c());
   }
   const tamis_input_gradients to{sizeof(tamis_input_gradients), &gradients[0].tensor, &gradients[1].tensor,
                                  &gradients[2].tensor};

@@ -214,8 +214,7 @@ nb::dict forward(const Problem& problem, nb::handle out, nb::handle lse, nb::dic
     if (!array->place.agrees(place))
       refuse_argument(name, "lies on ", place_name(array->place), ", q on ", place_name(place));
     array->check_written(name);
-    if (problem.join_q && !array->join_batch())
-      refuse_argument(name, "a dense batch of these strides cannot be written");
+    if (problem.join_q) join(array, name, problem.c());
   }
   tamis_output output{};
   output.struct_size = sizeof output;
@@ -260,7 +259,7 @@ void reference(const Problem& problem, nb::handle out, nb::handle lse) {
         reinterpret_cast<uintptr_t>(t.data) % sizeof(double) != 0)
       refuse_argument(name, "backend reference writes aligned float64 of the host");
     int64_t dense = 1;
-    for (int axis = t.rank - 1; axis >= 0; --axis) {
+    for (int axis = t.rank - 1; axis >= 0 && !array->empty(); --axis) {
       if (t.shape[axis] > 1 && t.stride[axis] != dense)
         refuse_argument(name, "backend reference writes dense arrays");
       dense *= t.shape[axis];
@@ -292,11 +291,14 @@ void merge_states(nb::list outs, nb::list lses, nb::handle out, nb::handle lse) 
     if (array.place.device())
       refuse_argument(name, "lies on ", place_name(array.place), "; merge_states reads memory of the host");
     if (t.rank != rank) refuse_argument(name, "rank ", t.rank, ", expected ", rank);
+    if (reinterpret_cast<uintptr_t>(t.data) % sizeof(float) != 0)
+      refuse_argument(name, "is not aligned to its dtype");
     int64_t dense = 1;
     for (int axis = rank - 1; axis >= 0; --axis) {
       if (t.shape[axis] != shape.shape[axis])
         refuse_argument(name, "extent ", t.shape[axis], " of axis ", axis, ", expected ", shape.shape[axis]);
-      if (t.shape[axis] > 1 && t.stride[axis] != dense) refuse_argument(name, "is not dense");
+      if (!array.empty() && t.shape[axis] > 1 && t.stride[axis] != dense)
+        refuse_argument(name, "is not dense");
       dense *= t.shape[axis];
     }
   };

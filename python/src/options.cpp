@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "failure.h"
+
 namespace tamis::python {
 
 namespace nb = nanobind;
@@ -40,11 +42,11 @@ Options::Options(nb::dict from) {
   for (auto [key, value] : from) {
     const std::string name = nb::cast<std::string>(key);
     bool known = name == "density";
-    if (known) cuda.density = nb::cast<double>(value);
+    if (known) cuda.density = number_of<double>(name, value);
     for (const auto& s : small)
-      if (name == s.name) known = true, *s.number = nb::cast<int32_t>(value);
+      if (name == s.name) known = true, *s.number = number_of<int32_t>(name, value);
     for (const auto& l : large)
-      if (name == l.name) known = true, *l.number = nb::cast<int64_t>(value);
+      if (name == l.name) known = true, *l.number = number_of<int64_t>(name, value);
     if (!known) throw nb::key_error(name.c_str());
   }
   cuda.block = normalize.block;

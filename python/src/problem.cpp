@@ -1,5 +1,7 @@
 #include "problem.h"
 
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -88,15 +90,33 @@ void check_dtype(const Array& array, const std::string& name) {
                       : "");
 }
 
-void join(Array* array, const char* name) {
-  if (!array->join_batch())
+// Arrays may hold more entries than memory where they lie on one another, and reading them would not end.
+void check_entries(const tamis_tensor& t) {
+  double entries = 1, reach = 1;
+  for (int axis = 0; axis < t.rank; ++axis) {
+    entries *= static_cast<double>(t.shape[axis]);
+    reach += static_cast<double>(t.shape[axis] - 1) * std::abs(static_cast<double>(t.stride[axis]));
+  }
+  if (entries > reach && entries > INT32_MAX)
+    refuse_argument("indices", "more than ", INT32_MAX, " entries that lie on one another");
+}
+
+}  // namespace
+
+void join(Array* array, const char* name, const tamis_problem& c) {
+  const std::string side = std::strncmp(name, "d_", 2) == 0 ? name + 2 : name;
+  const bool cache = side[0] == 'k' || side[0] == 'v';
+  const int rank = side == "lse" || side == "k_scale" || side == "v_scale" ? 3 : 4;
+  const tamis_tensor& t = array->tensor;
+  if (t.rank != rank) refuse_argument(name, "rank ", t.rank, ", expected ", rank, " in a dense batch");
+  if (c.query.cu_q != nullptr && t.shape[0] != c.query.cu_q->shape[0] - 1)
+    refuse_argument(name, t.shape[0], " requests, the dense batch has ", c.query.cu_q->shape[0] - 1);
+  if (!array->join_batch(cache && c.cache.layout == TAMIS_HND ? 2 : 1))
     refuse_argument(
         name,
         "a dense batch [B, S, ...] is taken as one run of B * S rows, and these strides are none: make it "
         "contiguous (torch: .contiguous(), NumPy: np.ascontiguousarray), or give cu_q and the rows yourself");
 }
-
-}  // namespace
 
 void Problem::set(const std::string& name, nb::object object, bool join_axes, bool shape_only) {
   const int i = find(name);
@@ -106,7 +126,8 @@ void Problem::set(const std::string& name, nb::object object, bool join_axes, bo
   } else {
     Array array(object, known);
     check_dtype(array, name);
-    if (join_axes) join(&array, known);
+    if (name == "cand_indices") check_entries(array.tensor);
+    if (join_axes) join(&array, known, c_);
     if (name == "k") read_codes(&array, known, c_.cache.k_quant.format);
     if (name == "v") read_codes(&array, known, c_.cache.v_quant.format);
     tensors_[i] = array.tensor;
@@ -126,7 +147,7 @@ Problem Problem::refreshed() const {
     if (!held_[i] || held_[i]->object.is_none()) continue;
     const char* name = problem_tensor(p.c_, i).name;
     Array array(held_[i]->object, name);
-    if (held_[i]->join) join(&array, name);
+    if (held_[i]->join) join(&array, name, p.c_);
     if (name == std::string("k")) read_codes(&array, name, c_.cache.k_quant.format);
     if (name == std::string("v")) read_codes(&array, name, c_.cache.v_quant.format);
     const tamis_tensor &now = array.tensor, &then = tensors_[i];
@@ -221,13 +242,13 @@ RunArrays::RunArrays(const Problem& problem, nb::handle q, nb::handle k, nb::han
   out_.check_written("out");
   if (lse_) lse_->check_written("lse");
   if (problem.join_q) {
-    join(&q_, "q");
-    join(&out_, "out");
-    if (lse_) join(&*lse_, "lse");
+    join(&q_, "q", c_);
+    join(&out_, "out", c_);
+    if (lse_) join(&*lse_, "lse", c_);
   }
   if (problem.join_kv) {
-    join(&k_, "k");
-    join(&v_, "v");
+    join(&k_, "k", c_);
+    join(&v_, "v", c_);
   }
   c_.query.q = &q_.tensor;
   c_.cache.k = &k_.tensor;
@@ -271,18 +292,18 @@ void set_numbers(Problem* p, nb::dict numbers) {
     bool known = true;
     if (name == "scale") {
       c.score.has_scale = value.is_none() ? 0 : 1;
-      c.score.scale = value.is_none() ? 0 : nb::cast<double>(value);
+      c.score.scale = value.is_none() ? 0 : number_of<double>(name, value);
     } else if (name == "dropout_seed") {
-      c.dropout.seed = nb::cast<uint64_t>(value);
+      c.dropout.seed = number_of<uint64_t>(name, value);
     } else {
       known = false;
     }
     for (const auto& n : small)
-      if (name == n.name) known = true, *n.number = nb::cast<int32_t>(value);
+      if (name == n.name) known = true, *n.number = number_of<int32_t>(name, value);
     for (const auto& n : large)
-      if (name == n.name) known = true, *n.number = nb::cast<int64_t>(value);
+      if (name == n.name) known = true, *n.number = number_of<int64_t>(name, value);
     for (const auto& n : real)
-      if (name == n.name) known = true, *n.number = nb::cast<double>(value);
+      if (name == n.name) known = true, *n.number = number_of<double>(name, value);
     if (!known) throw nb::key_error(name.c_str());
   }
 }

@@ -75,6 +75,9 @@ class Problem {
   tamis_tensor tensors_[kTensors];
 };
 
+// Joins an array of a dense batch of the problem's requests with the axis of its rows.
+void join(Array* array, const char* name, const tamis_problem& c);
+
 // q, k, v, out and lse of one run, read in. Copies the problem's struct and points it at them.
 class RunArrays {
  public:

@@ -37,7 +37,7 @@ Producer look_at(nb::handle type) {
 
 }  // namespace
 
-const Producer& producer_of(nb::handle object) {
+Producer producer_of(nb::handle object) {
   struct Known {
     PyObject* type = nullptr;
     Producer producer{};
@@ -55,7 +55,7 @@ const Producer& producer_of(nb::handle object) {
   PyObject* old = k.type;
   k = {type, found};
   Py_XDECREF(old);
-  return k.producer;
+  return found;
 }
 
 void refuse_negated(nb::handle object, const char* name) {

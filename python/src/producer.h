@@ -15,7 +15,7 @@ struct Producer {
   const dlpack::ExchangeApi* api = nullptr;
   bool negates = false;  // objects may be torch's views that are negated when torch reads them
 };
-const Producer& producer_of(nb::handle object);
+Producer producer_of(nb::handle object);
 
 // Refuses a view whose elements are not what its memory says. Of producers with `negates`.
 void refuse_negated(nb::handle object, const char* name);

@@ -1,7 +1,7 @@
 """Attention in one call."""
 import sys
 
-from . import _checks, _core, _device, _problem, _streams, _threads
+from . import _autograd, _checks, _core, _device, _problem, _streams, _threads
 from ._errors import invalid, unsupported
 
 
@@ -48,18 +48,19 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
             float64 on the host and answers in float64.
         fallback: `"refuse"` makes an error of taking another path than the one planned.
         out: where to write the result, shaped like it; else an array like q is made (torch, CuPy, JAX, NumPy). It may
-            share no memory with the inputs: that is not checked.
+            share no memory with the inputs: that is not checked. One that requires a gradient is refused in grad mode.
         workspace: device memory (a dense run of bytes) for the step; else it is taken from torch or CuPy and kept for
-            the next call of this shape. `plan(...).workspace_bytes` says how much.
+            the next call of this shape. `plan(...).workspace_bytes` says how much. On the host there is none.
         stream: CUDA stream, an integer or a stream object; default: the current one of q's framework.
 
     Returns:
         The result `[total_q, Hq, Dv]` (dense: `[B, S, Hq, Dv]`), or with `return_lse` the pair of it and the LSE,
         float32 `[total_q, Hq]`. Empty rows are 0 with LSE `-inf`.
 
-    Where q, k or v is a torch tensor that requires a gradient, and where `torch.compile` or `torch.export` traces the
-    call, this is `tamis.torch.attention`: one operator, which casts under autocast. What it does not take (`out`,
-    `workspace`, `stream`, quantized K and V) runs outside of the compiled graph, and with `fullgraph=True` not at all.
+    Where q, k or v is a torch tensor that requires a gradient, and where `torch.compile`, `torch.export`,
+    `torch.jit.trace` or `make_fx` traces the call, this is `tamis.torch.attention`: one operator, which casts under
+    autocast. What it does not take (`out`, `workspace`, `stream`, quantized K and V) runs outside of a compiled graph, and
+    with `fullgraph=True` or in the other traces not at all.
 
     On a device nothing waits: a batch that the device refuses leaves NaN, and `tamis.poll()` raises why.
 
@@ -71,21 +72,27 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
                      window=window, sink=sink, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes,
                      dropout_p=dropout_p, dropout_seed=dropout_seed, page_stamps=page_stamps,
                      table_stamps=table_stamps, kv_layout=kv_layout)
-    _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
+    _autograd.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
     quantized = dict(k_format=k_format, v_format=v_format, k_scale=k_scale, v_scale=v_scale,
                      k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind)
-    compute, compiled = attention_of, _is_compiled(q)
+    compute, compiled, recorded = attention_of, _autograd.is_compiled(q), _autograd.wants_gradients(q, k, v)
     if not compiled:
-        _problem.refuse_tangents(q=q, k=k, v=v)
-    if compiled or _wants_gradients(q, k, v):
+        _autograd.refuse_tangents(q=q, k=k, v=v, alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale, out=out)
+    traced = not compiled and _autograd.is_traced(q, k, v)
+    if compiled or traced or recorded:
         from . import torch as operators
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            if isinstance(array, _core.View):  # which operators do not take
+                _autograd.refuse_gradients(**{name: array})
         more = [name for name, given in dict(quantized, out=out, workspace=workspace, stream=stream).items()
                 if given is not None]
         if not more:
             return operators.attention(q, k, v, candidates, return_lse=return_lse, backend=backend, fallback=fallback,
                                        **arguments)
-        if not compiled or _wants_gradients(q, k, v):
+        if recorded:
             raise unsupported(more[0], "cannot be given where q, k or v requires a gradient")
+        if traced:
+            raise unsupported(more[0], "cannot be given where torch.jit.trace or make_fx records the call")
         compute = operators.outside
     return compute(q, k, v, candidates, dict(arguments, **quantized), return_lse=return_lse, backend=backend,
                    fallback=fallback, out=out, workspace=workspace, stream=stream)
@@ -94,6 +101,8 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
 def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallback, out=None, workspace=None,
                  stream=None):
     """`attention` with the arguments of a problem in a dictionary; computes no gradients and looks for none."""
+    _autograd.refuse_history(out=out)
+    return_lse = _checks.flag("return_lse", return_lse)
     stream = _streams.number(stream)
     options = _device.options_of(fallback=fallback)
     frame = _problem.frame_of(q)
@@ -101,6 +110,8 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
         given = _problem.build(frame, q, k, v, candidates, **arguments)
         device, _ = given.problem.place
         number = _problem.backend_of(backend, device)
+        if workspace is not None and not device:
+            raise invalid("workspace", "is for a step on a device, q lies on the host")
         if number == _checks.BACKENDS["reference"]:
             return _reference(given, out, return_lse)
         given.problem.shape()  # before memory is asked for
@@ -112,16 +123,8 @@ def attention_of(q, k, v, candidates, arguments, *, return_lse, backend, fallbac
         else:
             _device.ran_on_host = True
             _core.forward(given.problem, result.argument, lse_argument, options, _threads.get_num_threads())
-        if out is not None:
-            _tell_autograd(out)
+    _autograd.tell_written(out)
     return (result.value(), lse.value()) if return_lse else result.value()
-
-
-def _tell_autograd(out):
-    """A tensor that was written in place: what has saved it for a backward must not use it as it was."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(out, torch.Tensor) and not out.is_inference():
-        torch.autograd.graph.increment_version(out)
 
 
 def _reference(given, out, return_lse):
@@ -132,20 +135,8 @@ def _reference(given, out, return_lse):
         raise invalid("out", f"shape {tuple(shape)}, expected {tuple(given.out_shape)}")
     lse = given.frame.result(given.lse_shape, "F64")
     _core.reference(given.problem, result.argument, lse.argument)
+    _autograd.tell_written(out)
     return (result.value(), lse.value()) if return_lse else result.value()
-
-
-def _is_compiled(q):
-    """Whether torch.compile or torch.export traces this call; what they trace is no memory yet."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling() and isinstance(q, torch.Tensor)
-
-
-def _wants_gradients(*arrays):
-    """Whether torch records what becomes of these arrays: a result without a history would pass for a constant."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.is_grad_enabled() and any(
-        isinstance(array, torch.Tensor) and array.requires_grad for array in arrays)
 
 
 def poll(workspace=None, *, stream=None, device=0):
@@ -217,24 +208,28 @@ def merge_states(outs, lses, *, out=None, lse=None):
 
     Raises:
         Error: `invalid_argument` where arrays do not fit together; `unsupported` for arrays of a device, for results
-            that are not float32, and for tensors that require a gradient.
+            that are not float32, for tensors that require a gradient or have a tangent, and in traces.
+        TypeError: for what is no list of arrays.
     """
-    outs, lses = list(outs), list(lses)
+    outs, lses = _checks.listed("outs", outs), _checks.listed("lses", lses)
     if not outs:
         raise _checks.invalid("outs", "is empty")
     for name, arrays in (("outs", outs), ("lses", lses)):
         for array in arrays:
-            _problem.refuse_gradients(**{name: array})
-            _problem.refuse_tangents(**{name: array})
+            for refuse in (_autograd.refuse_gradients, _autograd.refuse_tangents, _autograd.refuse_traces):
+                refuse(**{name: array})
             facts = _core.facts(array, name)
             if facts.device:
                 raise unsupported(name, "lies on a device; merge_states reads memory of the host")
             if facts.dtype != "F32":
                 raise unsupported(name, f"dtype {facts.dtype}; merge_states joins F32, which attention writes into an "
                                         "out of that dtype")
+    _autograd.refuse_history(out=out, lse=lse)
+    _autograd.refuse_tangents(out=out, lse=lse)
     frame = _problem.frame_of(outs[0])
     shape = _core.facts(outs[0], "outs").shape
     result = frame.result(shape) if out is None else _problem.written(out)
     total = frame.result(shape[:-1], "F32") if lse is None else _problem.written(lse)
     _core.merge_states(outs, lses, result.argument, total.argument)
+    _autograd.tell_written(out, lse)
     return result.value(), total.value()

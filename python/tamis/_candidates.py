@@ -116,7 +116,8 @@ class Candidates:
             unit, query_block: write lists of blocks. A mask of tokens has to be whole on them.
             of_blocks: the mask is one of blocks already, `S` and `T` count those.
 
-        `attention` takes causality besides, so say `causal=False` where the mask is the whole truth.
+        `attention` takes causality besides, so say `causal=False` where the mask is the whole truth. Queries stand at the
+        last tokens, and at negative positions they see nothing: where S exceeds T, give `q_pos` too, for instance zeros.
 
         Raises:
             Error: `invalid_argument`, with the request where a mask is not whole on its blocks.
@@ -230,11 +231,20 @@ def given(candidates):
     return candidates
 
 
+def check_meaning(candidates):
+    """Attributes may have been set to anything since."""
+    for name in ("unit", "query_block", "index_heads"):
+        _checks.integer(name, getattr(candidates, name))
+    _checks.choice("duplicates", candidates.duplicates, _checks.DUPLICATES)
+    _checks.choice("invalid", candidates.invalid, _checks.INVALID)
+
+
 def set_lists(problem, candidates):
     """Puts the rows into a problem."""
     c = candidates
     problem.set_numbers({"form": c.form, "unit": c.unit, "query_block": c.query_block, "index_heads": c.index_heads,
-                         "duplicates": _checks.DUPLICATES[c.duplicates], "invalid": _checks.INVALID[c.invalid]})
+                         "duplicates": _checks.choice("duplicates", c.duplicates, _checks.DUPLICATES),
+                         "invalid": _checks.choice("invalid", c.invalid, _checks.INVALID)})
     problem.set("cand_indices", c.indices)
     problem.set("cand_indptr", c.indptr)
     problem.set("cand_count", c.count)

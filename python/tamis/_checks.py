@@ -3,6 +3,7 @@ import operator
 
 import numpy as np
 
+from . import _autograd
 from ._errors import invalid
 
 LAYOUTS = {"NHD": 0, "HND": 1}
@@ -63,7 +64,17 @@ def counted(name, value, below=1 << 63):
     return value
 
 
+def block(value):
+    number = integer("block", value)
+    if number not in BLOCKS:
+        raise invalid("block", f"{value} is none of {', '.join(map(str, BLOCKS))}", value=number)
+    return number
+
+
 def real(name, value):
+    if hasattr(value, "requires_grad"):  # a tensor, of which only a constant would be left
+        _autograd.refuse_gradients(**{name: value})
+        _autograd.refuse_tangents(**{name: value})
     try:
         if isinstance(value, (str, bytes, bytearray)):  # which float() would read
             raise TypeError
@@ -72,6 +83,13 @@ def real(name, value):
         raise invalid(name, "is too large for a float") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected a number, not {type(value).__name__}") from None
+
+
+def listed(name, values):
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(f"{name}: expected a list of arrays, not {type(values).__name__}") from None
 
 
 def flag(name, value):

@@ -23,6 +23,10 @@ class View:
     def dtype(self) -> str:
         """"BF16" and so on."""
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether torch records what becomes of the array."""
+
 class Facts:
     """Where an array lies and how."""
 

@@ -145,15 +145,13 @@ def options_of(*, fallback, path="auto", splits=0, batch_invariant=False, block=
             "path": _checks.choice("path", path, _checks.PATHS),
             "splits": _checks.counted("splits", splits, below=1 << 31),
             "batch_invariant": int(_checks.flag("batch_invariant", batch_invariant)),
-            "block": _checks.integer("block", block),
+            "block": _checks.block(block),
             "load": _checks.choice("load", load, _checks.LOADS),
             "row_entries": _checks.counted("row_entries", row_entries),
             "max_kv_len": _checks.counted("max_kv_len", max_kv_len),
             "engine": _checks.choice("engine", engine, _checks.ENGINES),
             "ring": _checks.choice("ring", ring, _checks.RINGS),
             "bundle": _checks.choice("bundle", bundle, _checks.BUNDLES)}
-    if made["block"] not in _checks.BLOCKS:
-        raise invalid("block", f"{block} is none of {', '.join(map(str, _checks.BLOCKS))}", value=made["block"])
     if density is not None:
         made["density"] = _checks.real("density", density)
         if not 0 <= made["density"] <= 1:

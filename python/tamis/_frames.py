@@ -144,6 +144,8 @@ class Frame:
         raise invalid(name, "is missing: it is made for arrays of torch and CuPy only where they lie on a device")
 
     def filled(self, count, value, name):
+        if value > _MOST:
+            raise invalid(name, f"{value} tokens do not fit 32 bits", value=value, limit=_MOST + 1)
         if not self.device:
             return np.full(count, value, np.int32)
         if self.name == "torch":

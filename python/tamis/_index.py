@@ -251,4 +251,4 @@ def _without_plan(candidates, arrays, causal, window, sink, q_heads, kv_heads, p
     for name, array in arrays.items():
         problem.set(name, array)
     _candidates.set_lists(problem, _candidates.given(candidates))
-    return IndexSet(None, problem, host=_core.HostIndex(problem, {"block": _checks.integer("block", block or 0)}))
+    return IndexSet(None, problem, host=_core.HostIndex(problem, {"block": _checks.block(0 if block is None else block)}))

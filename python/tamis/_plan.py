@@ -1,7 +1,7 @@
 """Plans and runs, stage by stage."""
 from sys import modules as _modules
 
-from . import _checks, _core, _device, _index, _problem, _streams, _threads
+from . import _autograd, _checks, _core, _device, _index, _problem, _streams, _threads
 from ._errors import Error, invalid
 
 
@@ -102,7 +102,9 @@ def plan(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, page_t
     Raises:
         Error: `invalid_argument`; `unsupported` where no kernel computes the problem, naming the property.
     """
-    _problem.refuse_gradients(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
+    scales = dict(alibi_slopes=alibi_slopes, k_scale=k_scale, v_scale=v_scale)
+    _autograd.refuse_gradients(**scales)
+    _autograd.refuse_tangents(**scales)
     frame = _problem.frame_of(q)
     given = _problem.build(
         frame, q, k, v, candidates, cu_q=cu_q, kv_len=kv_len, cu_kv=cu_kv, page_table=page_table, q_pos=q_pos,
@@ -164,7 +166,8 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
 
     Raises:
         Error: `stale_plan` when the parts do not belong together; `invalid_argument`, `unsupported` as `attention`,
-            and `unsupported` where torch would record gradients of q, k or v: stages compute none.
+            and `unsupported` where torch would record what becomes of q, k or v (gradients, tangents, traces): stages
+            compute none; also for an out or lse that requires a gradient.
     """
     if type(schedule) is not Schedule or schedule.plan is not plan:
         check_plan(plan)
@@ -172,11 +175,18 @@ def run(plan, schedule, q, k, v, *, out=None, lse=None, return_lse=False, stream
             raise TypeError(f"schedule: expected a Schedule of tamis.schedule, not {type(schedule).__name__}")
         raise Error("stale_plan", "schedule: was made by another plan")
     torch = _modules.get("torch")
-    if torch is not None and torch.is_grad_enabled() and (  # spelled out: this is the way of every layer
-            getattr(q, "requires_grad", False) or getattr(k, "requires_grad", False)
-            or getattr(v, "requires_grad", False)):
-        _problem.refuse_gradients(q=q, k=k, v=v)
-    _problem.refuse_tangents(q=q, k=k, v=v)
+    if torch is not None:  # spelled out: this is the way of every layer
+        if torch.is_grad_enabled() and (
+                getattr(q, "requires_grad", False) or getattr(k, "requires_grad", False)
+                or getattr(v, "requires_grad", False) or getattr(out, "requires_grad", False)
+                or getattr(lse, "requires_grad", False)):
+            _autograd.refuse_gradients(q=q, k=k, v=v)
+            _autograd.refuse_history(out=out, lse=lse)
+        if _autograd.watches(torch):
+            _autograd.refuse_traces(q=q, k=k, v=v)
+            _autograd.refuse_tangents(q=q, k=k, v=v, out=out, lse=lse)
+    if return_lse is not True and return_lse is not False:
+        return_lse = _checks.flag("return_lse", return_lse)
     if stream is not None and type(stream) is not int:
         stream = _streams.number(stream)
     if out is None or (lse is None and return_lse):

@@ -1,12 +1,10 @@
 """From the arguments that `attention`, `plan` and `explain` share to a problem."""
-import sys
-
 from . import _candidates, _checks, _core, _frames
-from ._errors import invalid, unsupported
+from ._errors import invalid
 
 
 def _joins(facts):
-    """Whether `[B, S, ...]` can be read as `[B * S, ...]`."""
+    """Whether `[B, T, ...]` can be read as `[B * T, ...]`."""
     batch, rows = facts.shape[:2]
     return batch <= 1 or rows <= 1 or facts.stride[0] == rows * facts.stride[1]
 
@@ -21,30 +19,6 @@ class Given:
 
 def frame_of(q):
     return _frames.Frame(q)
-
-
-def refuse_gradients(**arrays):
-    """Refuses arguments of which torch would record what becomes, where no gradient of theirs is computed.
-
-    A result without a history would pass for a constant.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
-    for name, array in arrays.items():
-        if isinstance(array, torch.Tensor) and array.requires_grad:
-            raise unsupported(name, "requires a gradient, which is computed in q, k and v by tamis.attention alone; give "
-                                    "it detached, or call under torch.no_grad()")
-
-
-def refuse_tangents(**arrays):
-    """Refuses arguments that torch differentiates forwards: their tangents would be lost."""
-    torch = sys.modules.get("torch")
-    if torch is None or getattr(torch.autograd.forward_ad, "_current_level", -1) < 0:
-        return
-    for name, array in arrays.items():
-        if isinstance(array, torch.Tensor) and torch.autograd.forward_ad.unpack_dual(array).tangent is not None:
-            raise unsupported(name, "has a tangent; derivatives are computed backwards only")
 
 
 def written(array):
@@ -84,15 +58,16 @@ def build(frame, q, k, v, candidates, *, cu_q, kv_len, cu_kv, page_table, q_pos,
         cu_q = frame.steps(batch + 1, rows, "cu_q")
         problem.join_q = True
         if page_table is None and cu_kv is None:
-            if len(k_facts.shape) != 4 or len(v_facts.shape) != 4:
-                raise invalid("k", "of a dense batch is [B, T, Hkv, D], with kv_layout HND [B, Hkv, T, D]; "
-                                   "otherwise give page_table or cu_kv")
-            if k_facts.shape[0] != batch:
-                raise invalid("k", f"{k_facts.shape[0]} requests, q has {batch}")
+            for name, facts in (("k", k_facts), ("v", v_facts)):
+                if len(facts.shape) != 4:
+                    raise invalid(name, "of a dense batch is [B, T, Hkv, D], with kv_layout HND [B, Hkv, T, D]; "
+                                        "otherwise give page_table or cu_kv")
+                if facts.shape[0] != batch:
+                    raise invalid(name, f"{facts.shape[0]} requests, q has {batch}")
             tokens = k_facts.shape[1 if kv_layout == "NHD" else 2]
             if kv_len is None:
                 kv_len = frame.filled(batch, tokens, "kv_len")
-            if kv_layout == "NHD" and _joins(k_facts) and _joins(v_facts):
+            if tokens == 0 or (kv_layout == "NHD" and _joins(k_facts) and _joins(v_facts)):
                 cu_kv = frame.steps(batch + 1, tokens, "cu_kv")
                 problem.join_kv = True
             else:  # each request is one page, wherever it lies

@@ -1,7 +1,7 @@
 """A decode step captured into a CUDA graph, for torch."""
 import torch
 
-from . import _candidates, _plan
+from . import _candidates, _checks, _plan
 from ._errors import invalid, unsupported
 from ._index import normalize
 
@@ -45,7 +45,7 @@ class DecodeGraph:
                                      invalid=c.invalid)
         arguments.update({name: self._own[name] for name in _ARRAYS if name in self._own})
         self._cache = k.detach(), v.detach()
-        self._return_lse = return_lse
+        self._return_lse = return_lse = _checks.flag("return_lse", return_lse)
         self.plan = _plan.plan(self._own["q"], *self._cache, lists, **arguments)
         if not self.plan.on_device:
             raise unsupported("backend", "a graph is captured on a CUDA device only")

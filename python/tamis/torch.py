@@ -11,9 +11,9 @@ The operators are `torch.ops.tamis.attention` and `torch.ops.tamis.attention_bac
 import numpy as np
 import torch
 
-from . import _candidates, _checks, _core, _problem, _threads
+from . import _autograd, _candidates, _checks, _core, _problem, _threads
 from ._attention import attention_of
-from ._errors import unsupported
+from ._errors import invalid, unsupported
 from .decode_graph import DecodeGraph
 
 __all__ = ["DecodeGraph", "attention"]
@@ -29,6 +29,7 @@ _INPUTS = ", ".join(["Tensor q", "Tensor k", "Tensor v", *(f"Tensor? {name}" for
                      *(f"{kind} {name}" for name, kind in _NUMBERS)])
 _BACKEND = len(_ARRAYS) + [name for name, _ in _NUMBERS].index("backend")  # of the arguments behind q, k and v
 _ALIBI = 3 + _ARRAYS.index("alibi_slopes")
+_CAST = (torch.float32, torch.float16, torch.bfloat16)  # by autocast, which leaves all others alone
 _INTEGER_SEED = 1 << 63  # torch's integers are signed; seeds are not
 
 
@@ -48,7 +49,7 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
       for the backward as they are, not copied: changing one in place before it is an error of autograd.
     * Under `torch.utils.checkpoint` the forward runs again with the same lists and the same `dropout_seed`, so with the
       same sets and the same dropped weights, as long as lists are chosen outside the checkpointed function.
-    * Under autocast q, k and v are cast to the autocast dtype; everything else stays as it is.
+    * Under autocast q, k and v of float32, float16 and bfloat16 are cast to the autocast dtype; everything else stays.
     * K and V are float32, float16 or bfloat16, and the arguments of quantized ones None. `tamis.attention` takes those.
     * Transforms of `torch.func` do not see through it: `grad` and `vjp` are torch's RuntimeError, `jvp` and other
       derivatives forwards are `unsupported`, `vmap` runs it once for each element.
@@ -66,13 +67,19 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
                             k_scale_kind=k_scale_kind, v_scale_kind=v_scale_kind).items():
         if given is not None:
             raise unsupported(name, "is taken by tamis.attention, where nothing requires a gradient")
-    if not torch.compiler.is_compiling():
-        causal = _checks.flag("causal", causal)
+    causal, return_lse = _checks.flag("causal", causal), _checks.flag("return_lse", return_lse)
+    for name, value, table in (("kv_layout", kv_layout, _checks.LAYOUTS), ("backend", backend, _checks.BACKENDS),
+                               ("fallback", fallback, _checks.FALLBACKS)):
+        _checks.choice(name, value, table)
+    if torch.compiler.is_compiling():
+        _autograd.refuse_gradients(scale=scale, softcap=softcap, dropout_p=dropout_p)
+    else:
         window, sink = _checks.integer("window", window), _checks.integer("sink", sink)
         scale = None if scale is None else _checks.real("scale", scale)
         softcap, dropout_p = _checks.real("softcap", softcap), _checks.real("dropout_p", dropout_p)
-        _problem.refuse_tangents(q=q, k=k, v=v)
+        _autograd.refuse_tangents(q=q, k=k, v=v, alibi_slopes=alibi_slopes)
     c = _candidates.given(candidates)
+    _candidates.check_meaning(c)
     arrays = dict(zip(_ARRAYS, (c.indices, c.indptr, c.count, cu_q, kv_len, cu_kv, page_table, q_pos, alibi_slopes,
                                 page_stamps, table_stamps), strict=True))
     recorded = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
@@ -82,9 +89,9 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
     if backend == "reference" and recorded:
         raise unsupported("backend", "the reference computes no gradients; backend='auto' does, or give q, k and v "
                                      "detached")
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         to = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(to), k.to(to), v.to(to)
+        q, k, v = (x.to(to) if x.dtype in _CAST else x for x in (q, k, v))
     seed = _checks.unsigned("dropout_seed", dropout_seed)
     out, lse = torch.ops.tamis.attention(
         q, k, v, *arrays.values(), c.form, c.unit, c.query_block, c.index_heads, c.duplicates, c.invalid, causal, window,
@@ -105,12 +112,28 @@ def _tensor(name, array, saved):
             raise unsupported(name, f"is of {type(array).__name__}; operators of torch take its tensors, and arrays of "
                                     "NumPy")
         raise TypeError(f"{name}: expected a torch tensor or an array of NumPy, not {type(array).__name__}")
-    if not torch.compiler.is_compiling() and (saved or not (array.flags.writeable and all(step >= 0 for step in array.strides))):
+    if isinstance(array, np.ma.MaskedArray):
+        raise invalid(name, "is a masked array, whose mask would be lost; give its data")
+    if torch.compiler.is_compiling():
+        made = torch.from_numpy(array)
+        return torch.ops.tamis.copied(made) if saved else made
+    if saved or not (array.flags.writeable and all(step >= 0 for step in array.strides)):
         array = array.copy()  # of others than these torch has no tensors
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as why:
         raise unsupported(name, f"cannot be read as a tensor: {why}") from None
+
+
+@torch.library.custom_op("tamis::copied", mutates_args=())
+def _copied(array: torch.Tensor) -> torch.Tensor:
+    """A clone that no compiler makes anew in the backward, from memory that has changed by then."""
+    return array.clone()
+
+
+@_copied.register_fake
+def _(array):
+    return torch.empty_like(array)
 
 
 def _split(arguments):

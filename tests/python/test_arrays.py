@@ -190,3 +190,12 @@ def test_views_name_what_they_cannot_be():
     with pytest.raises(tamis.Error, match="array: dtype F32 cannot be read as BF16"):
         tamis.View(np.zeros(4, np.float32), "bf16")
     assert tamis.View(bits, "bf16").dtype == "BF16" and tamis.View(bits, "bf16").array is bits
+
+
+def test_what_makes_a_view_is_named():
+    bits = np.zeros(4, np.uint16)
+    for wrong in (3, None, b"bf16"):
+        with pytest.raises(TypeError, match=f"^dtype: expected a name, not {type(wrong).__name__}"):
+            tamis.View(bits, wrong)
+    with pytest.raises(TypeError, match="^array: expected an array"):
+        tamis.View(None, "bf16")

@@ -190,6 +190,55 @@ def test_any_problem(data):
     check(case, draw(st.sampled_from(["csr", "fixed"])))
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_batches_without_queries_or_tokens(rng, backend, layout):
+    k = np.zeros((2, 5, 4, 16), np.float32)
+    out, lse = tamis.attention(np.zeros((2, 0, 4, 16), np.float32), k, k, tamis.ALL, return_lse=True, backend=backend)
+    assert out.shape == (2, 0, 4, 16) and lse.shape == (2, 0, 4)
+    q = rng.standard_normal((2, 3, 4, 16)).astype(np.float32)
+    empty = np.zeros((2, 0, 4, 16) if layout == "NHD" else (2, 4, 0, 16), np.float32)
+    given = dict(kv_layout=layout, sink=1)
+    out, lse = tamis.attention(q, empty, empty, tamis.ALL, return_lse=True, backend=backend, **given)
+    assert out.shape == q.shape and not out.any() and np.isneginf(lse).all()
+    if backend == "cpu":
+        plan = tamis.plan(q, empty, empty, tamis.ALL, **given)
+        schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
+        assert not tamis.run(plan, schedule, q, empty, empty).any()
+
+
+def test_dense_batches_of_other_requests_are_refused(rng):
+    q, k = (rng.standard_normal((2, n, 2, 8)).astype(np.float32) for n in (3, 6))
+    other, longer = q.reshape(3, 2, 2, 8), k.reshape(3, 4, 2, 8)
+    plan = tamis.plan(q, k, k, tamis.ALL)
+    schedule = tamis.schedule(plan, tamis.normalize(plan=plan))
+    for name, call in (("v", lambda: tamis.attention(q, k, longer, tamis.ALL)),
+                       ("out", lambda: tamis.attention(q, k, k, tamis.ALL, out=np.empty_like(other))),
+                       ("q", lambda: tamis.run(plan, schedule, other, k, k)),
+                       ("k", lambda: tamis.run(plan, schedule, q, longer, k)),
+                       ("v", lambda: tamis.run(plan, schedule, q, k, longer)),
+                       ("out", lambda: tamis.run(plan, schedule, q, k, k, out=np.empty_like(other))),
+                       ("lse", lambda: tamis.run(plan, schedule, q, k, k, lse=np.empty((3, 2, 2), np.float32)))):
+        with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: 3 requests, "):
+            call()
+    for name, call in (("out", lambda: tamis.attention(q, k, k, tamis.ALL, out=np.empty((6, 2, 8), np.float32))),
+                       ("out", lambda: tamis.run(plan, schedule, q, k, k, out=np.empty((6, 2, 8), np.float32)))):
+        with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: rank 3, expected 4"):
+            call()
+    with pytest.raises(tamis.Error, match="^invalid_argument: v: of a dense batch"):
+        tamis.attention(q, k, k[0], tamis.ALL)
+
+
+def test_more_queries_than_tokens_under_a_mask_need_positions(rng):
+    q, k = rng.standard_normal((1, 4, 1, 8)).astype(np.float32), rng.standard_normal((1, 2, 1, 8)).astype(np.float32)
+    lists = tamis.Candidates.from_dense_mask(np.ones((4, 2), bool))
+    out = tamis.attention(q, k, k, lists, causal=False)
+    assert not out[0, :2].any() and out[0, 2:].any()  # their positions are -2 and -1
+    out = tamis.attention(q, k, k, lists, causal=False, q_pos=np.zeros(4, np.int32))
+    weights = np.exp(q[0, :, 0] @ k[0, :, 0].T / 8 ** 0.5)
+    np.testing.assert_allclose(out[0, :, 0], weights / weights.sum(1, keepdims=True) @ k[0, :, 0], rtol=1e-5, atol=1e-6)
+
+
 def test_the_reference_shares_weight_among_equal_scores_of_any_size():
     q, k = np.full((1, 1, 1, 1), 1e10, np.float32), np.full((1, 2, 1, 1), 1e10, np.float32)
     v = np.array([1, 3], np.float32).reshape(1, 2, 1, 1)
@@ -203,3 +252,10 @@ def test_weights_are_rounded_where_all_three_are_bf16_alone(rng):
         k = rng.standard_normal((1, 130, 4, 64)).astype(dtype)
         out = tamis.attention(q, k, v, tamis.ALL, out=np.empty(q.shape, np.float32))
         np.testing.assert_allclose(out, tamis.attention(q, k, v, tamis.ALL, backend="reference"), rtol=1e-5, atol=1e-5)
+
+
+def test_a_workspace_is_for_a_device(rng):
+    q = rng.standard_normal((1, 3, 2, 8)).astype(np.float32)
+    for workspace in ("x", np.zeros(1 << 20, np.uint8)):
+        with pytest.raises(tamis.Error, match="^invalid_argument: workspace: is for a step on a device"):
+            tamis.attention(q, q, q, tamis.ALL, workspace=workspace)

@@ -130,7 +130,7 @@ def test_arguments_out_of_range(rng, name, value, words):
 
 @pytest.mark.parametrize("name, value", [("window", 1.5), ("sink", "2"), ("scale", "x"), ("softcap", None),
                                          ("causal", 3), ("dropout_seed", 0.5), ("q_pos", [1, 2, 3]),
-                                         ("kv_len", (1, 2, 3)), ("stream", "main")])
+                                         ("kv_len", (1, 2, 3)), ("stream", "main"), ("return_lse", 2)])
 def test_wrong_types_name_the_argument(rng, name, value):
     case = decode(rng)
     with pytest.raises(TypeError, match=f"^{name}: expected"):
@@ -188,6 +188,32 @@ def test_dense_batches_beyond_32_bits():
     k = np.lib.stride_tricks.as_strided(np.ones(8, np.float32), (3, 1 << 30, 2, 8), (0, 0, 0, 4))
     with pytest.raises(tamis.Error, match="do not fit 32 bits"):
         tamis.attention(np.zeros((3, 1, 2, 8), np.float32), k, k, sink=1)
+
+
+def test_one_request_beyond_32_bits():
+    k = np.broadcast_to(np.zeros((1, 1, 1, 8), np.float32), (1, 1 << 33, 2, 8))
+    with pytest.raises(tamis.Error, match="kv_len: 8589934592 tokens do not fit 32 bits"):
+        tamis.attention(np.zeros((1, 1, 2, 8), np.float32), k, k, window=1)
+
+
+@pytest.mark.parametrize("block", [(1 << 32) + 16, 17, -16])
+def test_blocks_of_a_set_without_a_plan(block):
+    with pytest.raises(tamis.Error, match=f"^invalid_argument: block: {block} is none of 0, 16, 32, 64, 128"):
+        tamis.normalize(tamis.ALL, cu_q=np.array([0, 2], np.int32), kv_len=np.array([5], np.int32), q_heads=2, kv_heads=1,
+                        block=block)
+
+
+@pytest.mark.parametrize("name", ["unit", "query_block", "index_heads", "duplicates", "invalid"])
+def test_attributes_that_are_set_to_something_else(rng, name):
+    case = decode(rng)
+    lists = candidates_of(case)
+    setattr(lists, name, "x")
+    calls = [lambda: tamis.attention(case.q, case.k, case.v, lists, **case.arguments())]
+    if name not in ("duplicates", "invalid"):
+        calls.append(lambda: lists.to_dense_mask(case.cu_q, case.kv_len))
+    for call in calls:
+        with pytest.raises((TypeError, tamis.Error), match=f"{name}: "):
+            call()
 
 
 def test_splits_beyond_32_bits():

@@ -137,3 +137,29 @@ def test_autograd_knows_what_was_written():
     tamis.attention(q, q, q, tamis.ALL, out=saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_types_that_are_met_while_one_is_asked(rng):
+    q = rng.standard_normal((1, 3, 2, 4)).astype(np.float32)
+
+    class Crowd:
+        def is_neg(self):
+            for _ in range(40):  # more types than are remembered
+                with pytest.raises(TypeError):
+                    tamis._core.facts(type("Stranger", (), {})(), "stranger")
+            return False
+
+        def __dlpack_device__(self):
+            return 1, 0
+
+        def __dlpack__(self, **more):
+            return q.__dlpack__(**more)
+    assert tuple(tamis._core.facts(Crowd(), "q").shape) == q.shape
+
+
+@pytest.mark.parametrize("shape", [(1, 1 << 40), (1 << 40,), (1 << 20, 1 << 20), (1 << 30, 1 << 30)])
+def test_lists_that_would_be_read_for_ever(shape):
+    indices = np.lib.stride_tricks.as_strided(np.zeros(1, np.int32), shape, (0,) * len(shape))
+    lists = tamis.Candidates(indices, np.array([0, shape[0]]) if len(shape) == 1 else None, index_heads=1)
+    with pytest.raises(tamis.Error, match="^invalid_argument: indices: more than 2147483647 entries"):
+        tamis.normalize(lists, cu_q=np.array([0, 1], np.int32), kv_len=np.array([5], np.int32), q_heads=1, kv_heads=1)

@@ -63,3 +63,24 @@ def test_refusals(rng, change, code, words):
     with pytest.raises(tamis.Error) as caught:
         tamis.merge_states(*change(list(outs), list(lses)))
     assert caught.value.code == code and words in caught.value.message, caught.value
+
+
+def test_parts_without_rows():
+    out, lse = tamis.merge_states([np.zeros((2, 0, 3), np.float32)], [np.zeros((2, 0), np.float32)])
+    assert out.shape == (2, 0, 3) and lse.shape == (2, 0)
+    out, lse = tamis.merge_states([np.zeros((3, 0), np.float32)], [np.zeros(3, np.float32)])
+    assert out.shape == (3, 0) and lse.shape == (3,)
+
+
+def test_what_is_no_list_of_arrays_is_named():
+    for arrays, name in (((None, []), "outs"), (([np.zeros((1, 1), np.float32)], 3), "lses")):
+        with pytest.raises(TypeError, match=f"^{name}: expected a list of arrays"):
+            tamis.merge_states(*arrays)
+
+
+def test_arrays_between_elements():
+    out = np.zeros(41, np.uint8)[1:].view(np.float32).reshape(2, 5)
+    for outs, lses, more in (([out], [np.zeros(2, np.float32)], {}),
+                             ([np.zeros((2, 5), np.float32)], [np.zeros(2, np.float32)], dict(out=out))):
+        with pytest.raises(tamis.Error, match="^invalid_argument: outs?: .*align"):
+            tamis.merge_states(outs, lses, **more)

@@ -1,4 +1,6 @@
 """tamis.torch: operators, gradients, compilation, checkpoints, autocast; graphs of a decode step on a device."""
+import copy
+
 import numpy as np
 import pytest
 
@@ -168,7 +170,15 @@ def test_what_is_no_tensor_is_named(rng):
         with pytest.raises(TypeError, match=f"^{name}: expected a torch tensor, not ndarray"):
             tamis.torch.attention(*given, candidates, **keywords)
     keywords["causal"] = np.True_
-    for name, value in (("scale", "1"), ("window", 1.5), ("causal", 3), ("softcap", None)):
+    for name, value in (("kv_layout", 3), ("fallback", None), ("backend", 3)):
+        with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: {value} is none of"):
+            tamis.torch.attention(q, k, v, candidates, **{**keywords, name: value})
+    for name in ("unit", "query_block", "index_heads", "duplicates", "invalid"):
+        lists = copy.copy(candidates)
+        setattr(lists, name, "x")
+        with pytest.raises((TypeError, tamis.Error), match=f"{name}: "):
+            tamis.torch.attention(q, k, v, lists, **keywords)
+    for name, value in (("scale", "1"), ("window", 1.5), ("causal", 3), ("softcap", None), ("return_lse", "yes")):
         with pytest.raises(TypeError, match=f"^{name}: expected"):
             tamis.torch.attention(q, k, v, candidates, **{**keywords, name: value})
     nothing = dict.fromkeys(("k_format", "v_format", "k_scale", "v_scale", "k_scale_kind", "v_scale_kind"))
@@ -337,6 +347,30 @@ def test_autocast_casts_q_k_and_v(rng, device):
     assert out.dtype == torch.bfloat16
     want = tamis.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), candidates, **keywords)
     assert torch.equal(out, want)
+
+
+def test_autocast_leaves_other_dtypes_alone():
+    q, k = torch.randn(1, 3, 2, 8), torch.randn(1, 5, 1, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        for name, given in (("q", (q.double(), k, k)), ("k", (q, k.double(), k)), ("k", (q, (k * 20).to(torch.int8), k)),
+                            ("v", (q, k, k.int())), ("q", (q > 0, k, k))):
+            with pytest.raises(tamis.Error, match=f"^invalid_argument: {name}: dtype "):
+                tamis.torch.attention(*given, tamis.ALL)
+
+
+def test_tensors_without_memory_have_shapes():
+    q, k = torch.empty(1, 3, 2, 8, device="meta"), torch.empty(1, 5, 1, 8, device="meta")
+    out, lse = tamis.torch.attention(q, k, k, tamis.ALL, return_lse=True)
+    assert out.shape == q.shape and lse.shape == q.shape[:3] and out.device.type == "meta"
+
+
+@pytest.mark.parametrize("name, value", [("causal", 2), ("causal", None), ("return_lse", "yes")])
+def test_flags_of_compiled_calls(name, value):
+    q = torch.randn(1, 3, 2, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q: tamis.torch.attention(q, q, q, tamis.ALL, **{name: value}), backend="aot_eager")
+    with pytest.raises(TypeError, match=f"^{name}: expected True or False"):
+        compiled(q)
 
 
 @pytest.mark.parametrize("device", ON)
