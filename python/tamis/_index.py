@@ -241,13 +241,14 @@ def _without_plan(candidates, arrays, causal, window, sink, q_heads, kv_heads, p
             raise invalid(name, "is judged together with the cache, which a plan knows")
     if arrays["kv_len"] is None and arrays["cu_kv"] is not None:
         arrays["kv_len"] = _frames.differences(arrays["cu_kv"], "cu_kv")
+    window, sink, page_size, num_pages = (
+        0 if value is None else _checks.integer(name, value)
+        for name, value in (("window", window), ("sink", sink), ("page_size", page_size), ("num_pages", num_pages)))
     problem = _core.Problem()
-    problem.set_numbers({"causal": int(_checks.flag("causal", True if causal is None else causal)),
-                         "window": _checks.integer("window", window or 0),
-                         "sink": _checks.integer("sink", sink or 0)})
-    problem.set_index_only(_checks.integer("q_heads", q_heads), _checks.integer("kv_heads", kv_heads), 1, 1,
-                           _checks.integer("page_size", page_size or 0), _checks.integer("num_pages", num_pages or 0),
-                           16)
+    problem.set_numbers({"causal": int(_checks.flag("causal", True if causal is None else causal)), "window": window,
+                         "sink": sink})
+    problem.set_index_only(_checks.integer("q_heads", q_heads), _checks.integer("kv_heads", kv_heads), 1, 1, page_size,
+                           num_pages, 16)
     for name, array in arrays.items():
         problem.set(name, array)
     _candidates.set_lists(problem, _candidates.given(candidates))

@@ -203,6 +203,13 @@ def test_blocks_of_a_set_without_a_plan(block):
                         block=block)
 
 
+@pytest.mark.parametrize("name", ["causal", "window", "sink", "page_size", "num_pages", "block"])
+def test_numbers_of_a_set_without_a_plan(name):
+    with pytest.raises(TypeError, match=f"^{name}: expected"):
+        tamis.normalize(tamis.ALL, cu_q=np.array([0, 2], np.int32), kv_len=np.array([5], np.int32), q_heads=2, kv_heads=1,
+                        **{name: np.zeros(2)})
+
+
 @pytest.mark.parametrize("name", ["unit", "query_block", "index_heads", "duplicates", "invalid"])
 def test_attributes_that_are_set_to_something_else(rng, name):
     case = decode(rng)
