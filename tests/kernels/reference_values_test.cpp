@@ -110,6 +110,14 @@ TEST(ReferenceValues, LargeScoresNeitherOverflowNorVanish) {
   EXPECT_NEAR(answer(t.problem).output.out[0], 0.2, 1e-3);
 }
 
+// Beside 1e18 a float64 has no room for ln 2: weights are shares of the sum, not exp(s - LSE).
+TEST(ReferenceValues, EqualScoresShareTheWeightHoweverLarge) {
+  TestProblem t({.kv_len = {2}, .k = [](int64_t, int64_t, int64_t, int64_t) { return 1e18; }});
+  t.problem.mask.causal = false;
+  t.all();
+  EXPECT_EQ(answer(t.problem).output.out[0], 0.5);
+}
+
 TEST(ReferenceRefusals, AProblemWithoutValuesHasNone) {
   TestProblem t({.kv_len = {8}});
   t.problem.query.q = t.problem.cache.k = t.problem.cache.v = {};
