@@ -204,6 +204,38 @@ TEST(EmulatedPrefill, EveryRowAgain) {
   }
 }
 
+// 128 rows of one list, which come and go as boxes. Of 16 rows beside each other some select nothing, some a
+// V that is not finite, and some meet it without selecting it; all count once.
+TEST(EmulatedPrefill, RowsThatAreBoxes) {
+  for (const int64_t group : {1, 2, 8})
+    for (const double value : {0.5, kNaN}) {
+      Spec s = small_spec(128);
+      s.kv_len = {256, 130};
+      s.q_len = {256, 3};
+      s.q_heads = 2 * group;
+      s.v = [value](int64_t b, int64_t t, int64_t h, int64_t d) {
+        return b == 0 && t == 36 && h == 1 && d == 100 ? value : noise(6, b, t, h, d);
+      };
+      TestProblem t(s);
+      t.problem.candidates.query_block = 128;
+      Rows rows(6);  // of two KV heads: blocks of 128 queries, and one of 3
+      for (std::vector<int32_t>& row : rows) row = {34, 36, 40, 90, 91};
+      t.problem.candidates.index_heads = 2;
+      t.csr(rows);
+      const Wanted want = wanted(t.problem);
+      const cuda::StepPlan plan = prefill_plan(t.problem, {.block = 16});
+      Step step(t.problem, plan, 11);
+      EXPECT_EQ(
+          complaint(step.run(DType::kBF16, Placement::kDense, 2), want.answer, want.tolerance, DType::kBF16),
+          "")
+          << group << ", " << value;
+      // Two runs. Queries before token 34 see nothing.
+      EXPECT_EQ(step.counters.empty_rows, 2u * static_cast<uint64_t>(34 * 2 * group))
+          << group << ", " << value;
+      EXPECT_EQ(step.counters.rows_redone > 0, value != value) << group;
+    }
+}
+
 // Neither kernel touches a counter of work.
 TEST(EmulatedPrefill, ARefusedBatchLeavesTheWorkAlone) {
   TestProblem t(small_spec(64));

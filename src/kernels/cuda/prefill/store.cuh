@@ -45,10 +45,9 @@ class Store {
                                const char* staging) const {
     if (!item.out_boxed) return;
 #pragma unroll 1
-    for (int i = lane_; i < kPrefillRows; i += 32) end_row(rows[i], ended[i], false);
-#pragma unroll 1
     for (int first = 0; first < kPrefillRows; first += kBoxRows) {
-      uint32_t wrong = ended[first + lane_ % kBoxRows].l < 0 ? kCarry : 0;
+      const int at = first + lane_ % kBoxRows;
+      uint32_t wrong = ended[at].l < 0 ? kCarry : 0;
       const char* box = staging + first / 64 * (64 * C::kDim * 2) + first % 64 * 128;
 #pragma unroll 4
       for (int i = lane_; i < kBoxRows * C::kDim / 8; i += 32) {
@@ -56,13 +55,16 @@ class Store {
                                                         i % (kBoxRows * 8) * 16);
         wrong |= carries(x.x) | carries(x.y) | carries(x.z) | carries(x.w);
       }
-      if (__any_sync(~0u, (wrong & kCarry) != 0)) leave(item, first, kBoxRows);
+      if (__any_sync(~0u, (wrong & kCarry) != 0))
+        leave(item, first, kBoxRows);
+      else if (lane_ < kBoxRows)
+        end_row(rows[at], ended[at], false);
     }
   }
 
  private:
-  // Sets the sign of each 16-bit element whose exponent is all ones. The sum of finite values is finite, but
-  // for rounding beyond the largest one, which no mean of values of 16 bits comes to.
+  // Sets the sign of each 16-bit element whose exponent is all ones. The sum of finite values is finite,
+  // but for rounding beyond the largest one, which no mean of values of 16 bits comes to.
   static constexpr uint32_t kExponent = std::is_same_v<T, device::BF16> ? 0x7F807F80 : 0x7C007C00;
   static constexpr uint32_t kCarry = 0x80008000;
   static __device__ uint32_t carries(uint32_t pair) { return (pair & kExponent) + (kCarry - kExponent); }
