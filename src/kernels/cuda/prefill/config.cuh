@@ -22,10 +22,13 @@ __device__ inline uint64_t token_range(int32_t first, int32_t last, int32_t base
   const int32_t low = max(first - base, 0), high = min(last - base, size);
   return high <= low ? 0 : (~uint64_t{0} >> (64 - (high - low))) << low;
 }
-// The same among 16.
+// The same among 16, and of those below `last`.
 __device__ inline uint32_t token_range16(int32_t first, int32_t last, int32_t base) {
   const int32_t low = max(first - base, 0), high = min(last - base, 16);
   return high <= low ? 0 : (0xFFFFu >> (16 - (high - low))) << low;
+}
+__device__ inline uint32_t tokens_below16(int32_t last, int32_t base) {
+  return (1u << min(max(last - base, 0), 16)) - 1;
 }
 
 // Tokens that some row of a tile may see: listed ones below `end`, all below `sink_end` and in the window.
@@ -56,9 +59,10 @@ struct TileNote {
   static constexpr int kGroups = kKeys / 16;
   bool masked;             // some row does not see some column
   bool holes;              // some column is seen by no row, and may hold anything
+  bool ends, adds;         // where masked: some row's sight ends; sink or window of some row reach into it
   int32_t base[kGroups];   // token of a group's first column; far outside where there is none
   uint16_t seen[kGroups];  // by some row; only of these sink and window count
-  uint16_t listed[kPrefillLists][kGroups];  // where masked
+  alignas(8) uint16_t listed[kPrefillLists][kGroups];  // where masked
   // Boxes: where each block lies; page -1: nowhere. Else each column, in bytes from the head's first element;
   // kNoPlace: it is not brought in.
   int32_t page[kGroups], token[kGroups];

@@ -174,9 +174,14 @@ class Feeder {
                       (C::kPair > 1 && (seen_of(item.seen_there, listed, base, size) & whole) != whole));
     }
     const bool holes = __any_sync(~0u, hole);
+    const bool ends = __any_sync(~0u, here && last > item.end);
+    const bool adds = __any_sync(~0u, here && (item.seen.sink_end > base || (item.seen.window_begin < last &&
+                                                                             item.seen.window_end > base)));
     if (lane() == 0) {
       note->masked = masked;
       note->holes = holes;
+      note->ends = ends;
+      note->adds = adds;
     }
     if (list_here() != 0) return;
     note->page[block_here()] = here ? p.page : -1;

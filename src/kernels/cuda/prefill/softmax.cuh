@@ -165,26 +165,45 @@ class Softmax {
     }
   }
 
-  // One row of this thread's. By choice and not by arithmetic: a score may be NaN.
-  __device__ void mask(const TileNote<C::kKeys>& note, const PrefillItem& item, const Column& row, int i,
-                       Scores& s, RowSums& sums) const {
-    const int32_t end = row.end, sink_end = row.sink_end, window_begin = row.window_begin,
-                  window_end = row.window_end;
-    const uint16_t* listed = note.listed[row.query >= 0 ? row.list - item.list : 0];
-    uint32_t any = 0;
+  // Of 16 columns each, two of them a word: which of them a row sees.
+  using Sight = uint32_t[C::kKeys / 32];
+  __device__ static void sight_of(const TileNote<C::kKeys>& note, const PrefillItem& item, const Column& row,
+                                  Sight& sight) {
+    const bool live = row.query >= 0;
+    const auto* listed = reinterpret_cast<const uint32_t*>(note.listed[live ? row.list - item.list : 0]);
+#pragma unroll
+    for (int w = 0; w < C::kKeys / 32; ++w) sight[w] = live ? listed[w] : 0;
+    if (!note.ends && !note.adds) return;
+#pragma unroll
+    for (int w = 0; w < C::kKeys / 32; ++w) {
+      const int32_t low = note.base[2 * w], high = note.base[2 * w + 1];
+      sight[w] &= tokens_below16(row.end, low) | tokens_below16(row.end, high) << 16;
+    }
+    if (!note.adds) return;
 #pragma unroll
     for (int g = 0; g < C::kKeys / 16; ++g) {
       const int32_t base = note.base[g];
-      uint32_t bits = listed[g] & token_range16(0, end, base);
-      if (sink_end > base) bits |= token_range16(0, sink_end, base) & note.seen[g];
-      if (window_end > base) bits |= token_range16(window_begin, window_end, base) & note.seen[g];
-      any |= bits;
-      bits >>= lane_ % 4 * 2;
+      const uint32_t more = note.seen[g] & (tokens_below16(row.sink_end, base) |
+                                            token_range16(row.window_begin, row.window_end, base));
+      sight[g / 2] |= more << (g % 2 * 16);
+    }
+  }
+
+  // One row of this thread's. By choice and not by arithmetic: a score may be NaN.
+  __device__ void mask(const TileNote<C::kKeys>& note, const PrefillItem& item, const Column& row, int i,
+                       Scores& s, RowSums& sums) const {
+    Sight sight;
+    sight_of(note, item, row, sight);
+    uint32_t any = 0;
 #pragma unroll
-      for (int k = 0; k < 2; ++k)
+    for (int w = 0; w < C::kKeys / 32; ++w) {
+      any |= sight[w];
+      const uint32_t bits = sight[w] >> (lane_ % 4 * 2);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
 #pragma unroll
         for (int j = 0; j < 2; ++j)
-          if ((bits >> (8 * k + j) & 1) == 0) s[g * 8 + k * 4 + i * 2 + j] = -INFINITY;
+          if ((bits >> (8 * k + j) & 1) == 0) s[w * 16 + k * 4 + i * 2 + j] = -INFINITY;
     }
     if (any != 0) sums.any |= 1u << i;
   }
