@@ -66,8 +66,11 @@ void register_arrays(nb::module_& m) {
           "dtype", [](const View& v) { return dtype_name(v.dtype); }, "\"BF16\" and so on.")
       .def_prop_ro(
           "requires_grad",
-          [](const View& v) {
-            return nb::cast<bool>(nb::getattr(v.array, "requires_grad", nb::bool_(false)));
+          [](const View& v) {  // other arrays than tensors may call anything so
+            const int is_true =
+                PyObject_IsTrue(nb::getattr(v.array, "requires_grad", nb::bool_(false)).ptr());
+            if (is_true < 0) nb::raise_python_error();
+            return is_true != 0;
           },
           "Whether torch records what becomes of the array.");
 

@@ -28,14 +28,16 @@ def attention(q, k, v, candidates=None, *, cu_q=None, kv_len=None, cu_kv=None, p
         kv_len: int32 `[B]`, tokens of each request. Default: what `cu_kv` or the dense batch holds.
         cu_kv: int32 `[B + 1]`, rows of a contiguous cache.
         page_table: int32 `[B, max_pages]`, physical pages.
-        q_pos: int32 `[total_q]`, positions; by default the last query of a request is its last token.
+        q_pos: int32 `[total_q]`, positions; by default the last query of a request is its last token, so where a
+            request has fewer tokens than queries its first ones are at negative positions and see nothing.
         causal: whether a query sees only tokens up to its position.
         window: tokens up to and including the query's own that are selected besides; 0 for none.
         sink: first tokens of the request that are selected besides.
         scale: of the scores; default `1 / sqrt(D)`.
         softcap: caps scores at this size by tanh; 0 for none.
         alibi_slopes: float32 `[Hq]`.
-        dropout_p, dropout_seed: probability in [0, 1) that a weight is dropped, and the seed.
+        dropout_p, dropout_seed: probability in [0, 1) that a weight is dropped, and the seed, from which alone it
+            follows which ones: draw one for each call.
         page_stamps, table_stamps: uint64 `[pages]` and `[B, max_pages]`, both or neither: stale pages are refused.
         kv_layout: `"NHD"` or `"HND"`, of k and v alone: q and the result have tokens before heads always.
         k_format, v_format: None, or `"int8"`, `"fp8_e4m3"`, `"fp8_e5m2"` (also in uint8 arrays), `"int4"` (two in a

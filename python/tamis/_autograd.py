@@ -13,7 +13,8 @@ def _tensor(torch, array):
 
 
 def _records(torch, array):
-    return getattr(array, "requires_grad", False) and _tensor(torch, array) is not None
+    tensor = _tensor(torch, array)  # asked first: torch.compile's numbers have no attributes
+    return tensor is not None and tensor.requires_grad
 
 
 def wants_gradients(*arrays):

@@ -1,5 +1,6 @@
 """Arguments that are no arrays: numbers and names, each refused under its own name."""
 import operator
+import sys
 
 import numpy as np
 
@@ -93,6 +94,8 @@ def listed(name, values):
 
 
 def flag(name, value):
-    if isinstance(value, (bool, int, np.bool_)) and value in (0, 1):
+    torch = sys.modules.get("torch")
+    symbol = torch is not None and isinstance(value, torch.SymBool)  # of torch.export and torch.compile
+    if symbol or isinstance(value, (bool, np.bool_)) or isinstance(value, int) and value in (0, 1):
         return bool(value)
     raise TypeError(f"{name}: expected True or False, not {value!r}")

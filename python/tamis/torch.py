@@ -9,7 +9,11 @@ The operators are `torch.ops.tamis.attention` and `torch.ops.tamis.attention_bac
 `torch.library.opcheck`.
 """
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as missing:
+    raise ImportError(f"tamis.torch needs torch (pip install torch): {missing}") from missing
 
 from . import _autograd, _candidates, _checks, _core, _problem, _threads
 from ._attention import attention_of
