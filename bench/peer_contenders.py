@@ -215,9 +215,9 @@ def flashinfer(work, tensor_cores, plan_only):
 # name -> (module, distribution, why it is not measured; "": it is)
 OTHERS = {
     "triton": ("triton", "triton", ""),
-    "flashinfer": ("flashinfer", "flashinfer-python", ""),  # in decode; its block-sparse prefill is not measured
-    "cudnn block-sparse attention": ("cudnn", "nvidia-cudnn-frontend", "no contender of prefill is written for it"),
-    "flash-attention 4": ("flash_attn.cute", "flash-attn-4", "no contender of prefill is written for it"),
+    "flashinfer": ("flashinfer", "flashinfer-python", ""),
+    "cudnn block-sparse attention": ("cudnn", "nvidia-cudnn-frontend", ""),
+    "flash-attention 4": ("flash_attn.cute", "flash-attn-4", ""),
     "mdy666 flash_nsa": ("flash_nsa", "flash_nsa", "its lists are of larger blocks: other token sets"),
     "XunhaoLai native_sparse_attention": ("native_sparse_attention", "native_sparse_attention",
                                           "its lists are of larger blocks: other token sets"),

@@ -199,16 +199,26 @@ def sdpa(work, name, backend, expand):
     return every_turn(work, compute)
 
 
+def blocks_of_query_heads(lists):
+    """Lists [query blocks, KV heads, listed], ascending, as [1, query heads, query blocks, listed]."""
+    return lists.transpose(0, 1).repeat_interleave(Q_HEADS // KV_HEADS, 0).sort(-1).values[None].contiguous()
+
+
+def full_blocks(torch, lists, kind):
+    """Counts and blocks, with room for all of them, of nobody and of the lists: what reads partial and full blocks."""
+    blocks = blocks_of_query_heads(lists)
+    room = torch.zeros(*blocks.shape[:3], kind.length // kind.block, dtype=torch.int32, device=lists.device)
+    none = torch.zeros_like(room)
+    room[..., :blocks.shape[3]] = blocks
+    counts = torch.full(blocks.shape[:3], blocks.shape[3], dtype=torch.int32, device=lists.device)
+    return torch.zeros_like(counts), none, counts, room
+
+
 def block_mask(torch, lists, kind):
-    """Lists [query blocks, KV heads, listed] as full blocks of all query heads, given beforehand."""
+    """Lists as full blocks of all query heads, given beforehand."""
     from torch.nn.attention.flex_attention import BlockMask
-    blocks = lists.transpose(0, 1).repeat_interleave(Q_HEADS // KV_HEADS, 0).sort(-1).values
-    heads, rows, listed = blocks.shape
-    room = torch.zeros(1, heads, rows, kind.length // kind.block, dtype=torch.int32, device=lists.device)
-    room[..., :listed] = blocks
-    counts = torch.full((1, heads, rows), listed, dtype=torch.int32, device=lists.device)
-    return BlockMask.from_kv_blocks(torch.zeros_like(counts), torch.zeros_like(room), counts, room,
-                                    BLOCK_SIZE=(kind.query_block, kind.block), seq_lengths=(kind.length, kind.length))
+    return BlockMask.from_kv_blocks(*full_blocks(torch, lists, kind), BLOCK_SIZE=(kind.query_block, kind.block),
+                                    seq_lengths=(kind.length, kind.length))
 
 
 def flex(work, name):
@@ -222,6 +232,48 @@ def flex(work, name):
     mask = block_mask(torch, work.lists[name], kind)
     return every_turn(work, lambda turn: compiled(q, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1),
                       case={"how": "the lists as full blocks, made beforehand"})
+
+
+def flash4(work, name):
+    from flash_attn.cute import flash_attn_func
+    from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
+    kind = work.kinds[name]
+    lists = BlockSparseTensorsTorch(*full_blocks(work.torch, work.lists[name], kind),
+                                    block_size=(kind.query_block, kind.block))
+    q, k, v = work.q[kind.length][None], *(x[kind.length].transpose(0, 1)[None] for x in (work.k, work.v))
+
+    def compute(turn):
+        out = flash_attn_func(q, k, v, pack_gqa=False, block_sparse_tensors=lists)
+        return (out[0] if isinstance(out, tuple) else out)[0]
+    return every_turn(work, compute, case={"how": "the lists as full blocks of each query head, made beforehand"})
+
+
+def cudnn_blocks(work, name):
+    from cudnn.block_sparse_attention import block_sparse_attention_forward
+    kind = work.kinds[name]
+    blocks, n = blocks_of_query_heads(work.lists[name]), kind.length
+    q, k, v = work.q[n].transpose(0, 1)[None], work.k[n][None], work.v[n][None]
+    return every_turn(work, lambda turn: block_sparse_attention_forward(
+        q, k, v, blocks, sparse_block_size=kind.block)["o_tensor"][0].transpose(0, 1),
+        case={"how": "the lists of each query head, made beforehand"})
+
+
+def flashinfer_blocks(work, name):
+    import flashinfer
+    torch, kind = work.torch, work.kinds[name]
+    n, rows, columns = kind.length, kind.length // kind.query_block, kind.length // kind.block
+    mask = torch.zeros(KV_HEADS, rows, columns, dtype=torch.bool, device=work.device)
+    mask.scatter_(2, work.lists[name].transpose(0, 1).long(), True)
+
+    def sizes(count, size):
+        return torch.full((KV_HEADS, count), size, dtype=torch.int32, device=work.device)
+    wrapper = flashinfer.VariableBlockSparseAttentionWrapper(
+        work.keep(torch.empty(128 << 20, dtype=torch.uint8, device=work.device)))
+    wrapper.plan(mask, sizes(rows, kind.query_block), sizes(columns, kind.block), Q_HEADS, KV_HEADS, D,
+                 q_data_type=torch.bfloat16)
+    q = work.q[n].transpose(0, 1).contiguous()
+    return every_turn(work, lambda turn: wrapper.run(q, work.k[n], work.v[n]).transpose(0, 1),
+                      case={"how": "planned beforehand on the host"})
 
 
 def bound(make, *arguments):
@@ -238,6 +290,10 @@ def contenders():
         found.append((name, "", bound(tamis, name)))
         if kind.block == 128:
             found.append((name, "torch flex_attention", bound(flex, name)))
+        if kind.block >= 64:
+            found += [(name, peer, bound(make, name)) for peer, make in (
+                ("flash-attention 4", flash4), ("cudnn block-sparse attention", cudnn_blocks),
+                ("flashinfer", flashinfer_blocks))]
     return found
 
 

@@ -1,4 +1,5 @@
 """bench/peers.py without a device: table and picture of a record, who is absent, how samples fit a budget, errors."""
+import collections
 import contextlib
 import io
 import json
@@ -6,6 +7,7 @@ import os
 import random
 import sys
 import tempfile
+import types
 import unittest
 from unittest import mock
 from xml.etree import ElementTree
@@ -181,6 +183,9 @@ class Prefill(unittest.TestCase):
         for peer in ("torch sdpa cudnn enable_gqa", "torch sdpa cudnn expanded", "torch sdpa flash enable_gqa"):
             self.assertIn(("dense.L16k", peer), listed)
         self.assertIn(("block128.L32k.d25", "torch flex_attention"), listed)
+        for peer in ("flash-attention 4", "cudnn block-sparse attention", "flashinfer"):
+            self.assertIn(("block64.L32k.d6", peer), listed)
+            self.assertNotIn(("block16.L32k.d6", peer), listed)
 
     def test_shares_and_counts(self):
         kind = peer_prefill.KINDS["block64.L32k.d25"]
@@ -263,6 +268,73 @@ class PrefillWork(unittest.TestCase):
                 made.call(0)
             error = (work.results(made.outs[0], "dense.L16k") - work.reference(0, "dense.L16k")).abs().max()
             self.assertLess(float(error), 0.02)
+
+    def check(self, make, modules):
+        """With packages of their signatures, which compute the plain way."""
+        work, name = self.work(), "block128.L32k.d25"
+        with mock.patch.dict(sys.modules, modules):
+            made = make(work, name)
+            made.call(0)
+        self.assertLess(float((work.results(made.outs[0], name) - work.reference(0, name)).abs().max()), 0.02)
+
+    @staticmethod
+    def plain(q, k, v, rows, columns, blocks):
+        """Heads first; blocks: [query or KV heads, rows, listed]."""
+        listed = torch.zeros(*blocks.shape[:2], k.shape[1] // columns, dtype=torch.bool)
+        listed.scatter_(2, blocks.long(), True)
+        listed = listed.repeat_interleave(len(q) // len(listed), 0)
+        keep = listed.repeat_interleave(rows, 1).repeat_interleave(columns, 2)
+        k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+    def test_flash_attention_4(self):
+        tensors = collections.namedtuple("BlockSparseTensorsTorch", "mask_block_cnt mask_block_idx full_block_cnt "
+                                         "full_block_idx block_size")
+
+        def flash_attn_func(q, k, v, *, pack_gqa, block_sparse_tensors):
+            s = block_sparse_tensors
+            self.assertEqual((int(s.mask_block_cnt.sum()), pack_gqa), (0, False))
+            self.assertEqual(s.full_block_idx.shape[3], k.shape[1] // 128)
+            counts = set(s.full_block_cnt.flatten().tolist())
+            self.assertEqual(len(counts), 1)
+            out = self.plain(*(x[0].transpose(0, 1) for x in (q, k, v)), *s.block_size, s.full_block_idx[0, ..., :counts.pop()])
+            return out.transpose(0, 1)[None], None
+        cute = types.ModuleType("flash_attn.cute")
+        cute.flash_attn_func = flash_attn_func
+        sparsity = types.ModuleType("flash_attn.cute.block_sparsity")
+        sparsity.BlockSparseTensorsTorch = tensors
+        self.check(peer_prefill.flash4, {"flash_attn": types.ModuleType("flash_attn"), "flash_attn.cute": cute,
+                                         "flash_attn.cute.block_sparsity": sparsity})
+
+    def test_cudnn_block_sparse_attention(self):
+        def forward(q, k, v, q2k_block_index, *, sparse_block_size):
+            size = sparse_block_size
+            self.assertEqual((tuple(q.shape[:2]), tuple(k.shape[:2])), ((1, 32), (1, 8)))
+            self.assertEqual(q2k_block_index.dtype, torch.int32)
+            return {"o_tensor": self.plain(q[0], k[0], v[0], size, size, q2k_block_index[0])[None]}
+        blocks = types.ModuleType("cudnn.block_sparse_attention")
+        blocks.block_sparse_attention_forward = forward
+        self.check(peer_prefill.cudnn_blocks, {"cudnn": types.ModuleType("cudnn"), "cudnn.block_sparse_attention": blocks})
+
+    def test_flashinfer(self):
+        test = self
+
+        class Wrapper:
+            def __init__(self, buffer):
+                test.assertEqual(buffer.dtype, torch.uint8)
+
+            def plan(self, block_mask_map, block_row_sz, block_col_sz, num_qo_heads, num_kv_heads, head_dim, *, q_data_type):
+                test.assertEqual((num_qo_heads, num_kv_heads, head_dim, q_data_type), (32, 8, 128, torch.bfloat16))
+                self.keep, self.rows, self.columns = block_mask_map, block_row_sz, block_col_sz
+
+            def run(self, q, k, v):
+                keep = self.keep.repeat_interleave(4, 0)
+                keep = keep.repeat_interleave(int(self.rows[0, 0]), 1).repeat_interleave(int(self.columns[0, 0]), 2)
+                k, v = (x.repeat_interleave(4, 0) for x in (k, v))
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+        package = types.ModuleType("flashinfer")
+        package.VariableBlockSparseAttentionWrapper = Wrapper
+        self.check(peer_prefill.flashinfer_blocks, {"flashinfer": package})
 
 
 class Errors(unittest.TestCase):
