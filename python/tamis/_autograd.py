@@ -23,26 +23,23 @@ def wants_gradients(*arrays):
     return torch is not None and torch.is_grad_enabled() and any(_records(torch, array) for array in arrays)
 
 
-def refuse_gradients(**arrays):
-    """Refuses arguments of which torch would record what becomes, where no gradient of theirs is computed."""
+def _refuse_recorded(arrays, why):
     torch = sys.modules.get("torch")
     if torch is None or not torch.is_grad_enabled():
         return
     for name, array in arrays.items():
         if _records(torch, array):
-            raise unsupported(name, "requires a gradient, which is computed in q, k and v by tamis.attention alone; give "
-                                    "it detached, or call under torch.no_grad()")
+            raise unsupported(name, f"requires a gradient, {why}; give it detached, or call under torch.no_grad()")
+
+
+def refuse_gradients(**arrays):
+    """Refuses arguments of which torch would record what becomes, where no gradient of theirs is computed."""
+    _refuse_recorded(arrays, "which is computed in q, k and v by tamis.attention alone")
 
 
 def refuse_history(**arrays):
     """Refuses arrays to be written whose history would then be that of other numbers."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
-    for name, array in arrays.items():
-        if _records(torch, array):
-            raise unsupported(name, "requires a gradient, and what is written has no history; give it detached, or call "
-                                    "under torch.no_grad()")
+    _refuse_recorded(arrays, "and what is written has no history")
 
 
 def refuse_tangents(**arrays):

@@ -64,9 +64,7 @@ Status launch_run(const StepPlan& plan, const Problem& problem, const Shape& sha
   if (plan.engine == Engine::kPrefill) {
     const PrefillKey key = prefill_key(problem, shape);
     PrefillArgs args = prefill_args(plan, problem, shape, out, buffers, counters);
-    if (plan.load == Load::kBlocks)
-      TAMIS_RETURN_IF_ERROR(describe_sides(shape_of_side(plan, shape), key.dim, &args));
-    TAMIS_RETURN_IF_ERROR(describe_rows(key.dtype, &args));
+    TAMIS_RETURN_IF_ERROR(describe_maps(shape_of_side(plan, shape), key, &args));
     return launch_prefill(key, args, stream);
   }
   return launch_decode({.dtype = problem.query.q.dtype,

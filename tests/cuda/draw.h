@@ -26,6 +26,22 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
+// Not drawn: two query heads a KV head, pages of 16.
+inline Spec small_spec(int64_t dim, std::vector<int32_t> kv_len = {300, 130},
+                       std::vector<int32_t> q_len = {40, 3}) {
+  return {.kv_len = std::move(kv_len),
+          .q_len = std::move(q_len),
+          .q_heads = 4,
+          .kv_heads = 2,
+          .head_dim = dim,
+          .v_head_dim = dim,
+          .dtype = DType::kBF16,
+          .page_size = 16,
+          .q = q_noise(4),
+          .k = kv_noise(5),
+          .v = kv_noise(6)};
+}
+
 inline int64_t first_problem() { return number_from("TAMIS_CUDA_FIRST", 0); }
 
 // Sizes over the whole grid of support. `values`: K and V matter, else only where they lie.

@@ -16,20 +16,6 @@ cuda::StepOptions split(int32_t splits) {
   return prefill(o);
 }
 
-Spec spec(int64_t dim, std::vector<int32_t> kv_len, std::vector<int32_t> q_len) {
-  return {.kv_len = std::move(kv_len),
-          .q_len = std::move(q_len),
-          .q_heads = 4,
-          .kv_heads = 2,
-          .head_dim = dim,
-          .v_head_dim = dim,
-          .dtype = DType::kBF16,
-          .page_size = 16,
-          .q = q_noise(4),
-          .k = kv_noise(5),
-          .v = kv_noise(6)};
-}
-
 // Maxima that grow from tile to tile, that fall, and logits of +-1e4: weights are made without a look at a
 // tile's maximum as long as that serves. A slope of 0.05 to 0.5 outgrows the bound once in some tiles.
 TEST_F(CudaPrefillValues, GrowingMaxima) {
@@ -38,7 +24,7 @@ TEST_F(CudaPrefillValues, GrowingMaxima) {
       for (const double slope : {0.01, 0.05, 0.5, 1.0, -1.0, 60.0, -60.0})
         for (const bool falls_by_turns : {false, true}) {
           if (falls_by_turns && slope < 0) continue;
-          Spec s = spec(dim, {700}, {12});
+          Spec s = small_spec(dim, {700}, {12});
           s.dtype = dtype;
           s.q = [dim](int64_t i, int64_t h, int64_t d) {
             return d == 0 ? std::sqrt(static_cast<double>(dim)) / 4 : noise(1, i, h, d);
@@ -69,7 +55,7 @@ TEST_F(CudaPrefillValues, AValueThatIsNotFinite) {
   for (const double value : {kNaN, kInf, -kInf})
     for (const int64_t dim : {64, 128, 256})
       for (const int32_t splits : {1, 2}) {
-        Spec s = spec(dim, {300, 130}, {40, 3});
+        Spec s = small_spec(dim, {300, 130}, {40, 3});
         s.v = [value](int64_t b, int64_t t, int64_t h, int64_t d) {
           return b == 0 && t == 290 && h == 1 && d == 3 ? value : noise(6, b, t, h, d);
         };
@@ -90,7 +76,7 @@ TEST_F(CudaPrefillValues, AValueThatIsNotFinite) {
 // The same by private lists: heads of one tile, of which one selects the token.
 TEST_F(CudaPrefillValues, AValueOfOneListIsNoneOfTheOthers) {
   for (const double value : {kNaN, kInf}) {
-    TestProblem t(spec(64, {200}, {16}));
+    TestProblem t(small_spec(64, {200}, {16}));
     t.problem.candidates.index_heads = 4;
     t.problem.candidates.query_block = 16;
     t.problem.mask.causal = false;
@@ -108,7 +94,7 @@ TEST_F(CudaPrefillValues, AValueOfOneListIsNoneOfTheOthers) {
 // Every value of a batch is NaN: each row is summed again, and the list of those holds them all.
 TEST_F(CudaPrefillValues, EveryRowAgain) {
   for (const int32_t splits : {1, 3}) {
-    Spec s = spec(64, {900, 500}, {300, 77});
+    Spec s = small_spec(64, {900, 500}, {300, 77});
     s.v = [](int64_t, int64_t t, int64_t h, int64_t d) { return d == 5 ? kNaN : noise(6, t, h, d); };
     TestProblem t(s);
     t.problem.candidates.query_block = 64;
@@ -125,7 +111,7 @@ TEST_F(CudaPrefillValues, EveryRowAgain) {
 TEST_F(CudaPrefillValues, KeysThatAreNotFinite) {
   for (const double value : {kNaN, kInf, -kInf})
     for (const int32_t from : {280, 299, 0}) {
-      Spec s = spec(64, {300, 130}, {40, 3});
+      Spec s = small_spec(64, {300, 130}, {40, 3});
       s.q = [](int64_t, int64_t, int64_t d) { return d == 0 ? 1.0 : 0.25; };
       s.k = [=](int64_t b, int64_t t, int64_t h, int64_t d) {
         return b == 0 && h == 1 && d == 0 && (from == 0 || t == from) ? value : noise(5, b, t, h, d);
@@ -142,7 +128,7 @@ TEST_F(CudaPrefillValues, KeysThatAreNotFinite) {
 
 // Keys of -inf in whole leading tiles, and then numbers.
 TEST_F(CudaPrefillValues, ScoresOfMinusInfinityInFront) {
-  Spec s = spec(128, {400}, {70});
+  Spec s = small_spec(128, {400}, {70});
   s.q = [](int64_t, int64_t, int64_t d) { return d == 0 ? 1.0 : 0.25; };
   s.k = [](int64_t b, int64_t t, int64_t h, int64_t d) {
     return d == 0 && t < 270 ? -kInf : noise(5, b, t, h, d);
@@ -159,7 +145,7 @@ TEST_F(CudaPrefillValues, ScoresOfMinusInfinityInFront) {
 // Requests without tokens, without queries, with more queries than tokens, lists that are empty.
 TEST_F(CudaPrefillValues, EmptyRows) {
   for (const int64_t dim : {64, 256}) {
-    TestProblem t(spec(dim, {0, 5, 100, 0, 33, 260}, {3, 19, 0, 2, 40, 33}));
+    TestProblem t(small_spec(dim, {0, 5, 100, 0, 33, 260}, {3, 19, 0, 2, 40, 33}));
     t.problem.candidates.query_block = 16;
     t.problem.candidates.index_heads = 2;
     Rows rows;
@@ -184,7 +170,7 @@ TEST_F(CudaPrefillValues, EmptyRows) {
 // Rows of one tile whose first tokens come tiles later than the others', and rows that end tiles earlier.
 TEST_F(CudaPrefillValues, LeadingTilesThatARowDoesNotSee) {
   for (const int64_t dim : {64, 128, 256}) {
-    TestProblem t(spec(dim, {900}, {16}));
+    TestProblem t(small_spec(dim, {900}, {16}));
     t.problem.candidates.query_block = 16;
     t.problem.candidates.index_heads = 4;
     t.problem.mask.causal = false;
@@ -208,8 +194,8 @@ TEST_F(CudaPrefillValues, LeadingTilesThatARowDoesNotSee) {
 TEST_F(CudaPrefillValues, WhollyEmptyBatches) {
   for (const int64_t requests : {1, 31, 32, 33, 64})
     for (const bool paged : {true, false}) {
-      Spec s = spec(64, std::vector<int32_t>(static_cast<size_t>(requests), 0),
-                    std::vector<int32_t>(static_cast<size_t>(requests), 3));
+      Spec s = small_spec(64, std::vector<int32_t>(static_cast<size_t>(requests), 0),
+                          std::vector<int32_t>(static_cast<size_t>(requests), 3));
       if (!paged) s.page_size = 0;
       TestProblem t(s);
       t.problem.candidates.query_block = 2;

@@ -448,34 +448,3 @@ def test_a_graph_needs_a_device(rng):
     q, k, v, candidates, keywords = tensors(case_of(rng), "cpu")
     with pytest.raises(tamis.Error, match="CUDA device"):
         tamis.torch.DecodeGraph(q, k, v, candidates, **keywords)
-
-
-def test_numbers_and_flags_that_torch_compile_knows_by_name_alone():
-    q, k = torch.randn(2, 6, 4, 16), torch.randn(2, 9, 2, 16)
-    by_scale = torch.compile(lambda q, k, scale: tamis.attention(q, k, k, tamis.ALL, scale=scale), fullgraph=True,
-                             dynamic=True, backend="aot_eager")
-    for scale in (.2, .3):
-        assert torch.allclose(by_scale(q, k, scale), tamis.attention(q, k, k, tamis.ALL, scale=scale))
-    by_shape = torch.compile(lambda q, k: tamis.attention(q, k, k, tamis.ALL, causal=q.shape[1] > 1), fullgraph=True,
-                             backend="aot_eager")
-    for queries in (6, 7, 1):
-        q = torch.randn(2, queries, 4, 16)
-        assert torch.allclose(by_shape(q, k), tamis.attention(q, k, k, tamis.ALL, causal=queries > 1))
-
-
-def test_views_of_arrays_that_call_something_else_requires_grad():
-    class Foreign:
-        requires_grad = None
-
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **how):
-            return self.array.__dlpack__(**how)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
-    k = np.zeros((1, 3, 1, 8), np.float32)
-    q = tamis.View(Foreign(np.zeros((1, 2, 1, 8), np.uint16)), "bf16")
-    assert tamis.attention(q, k, k, tamis.ALL).shape == (1, 2, 1, 8)

@@ -86,20 +86,6 @@ class Step {
   cuda::StepBuffers buffers_;
 };
 
-inline Spec small_spec(int64_t dim) {
-  return {.kv_len = {300, 130},
-          .q_len = {40, 3},
-          .q_heads = 4,
-          .kv_heads = 2,
-          .head_dim = dim,
-          .v_head_dim = dim,
-          .dtype = DType::kBF16,
-          .page_size = 16,
-          .q = q_noise(4),
-          .k = kv_noise(5),
-          .v = kv_noise(6)};
-}
-
 inline cuda::StepPlan prefill_plan(const Problem& p, cuda::StepOptions o = {}) {
   o.engine = cuda::Engine::kPrefill;
   const Result<cuda::StepPlan> plan = cuda::plan_step(p, o);

@@ -1,5 +1,5 @@
-// Chooses the next tile of query rows and brings its rows in: the work of one warp, a tile ahead of the
-// others.
+// Chooses the next tile of query rows and brings its rows in, a tile ahead of the others, and sees to what
+// the tile before in its slot has left to do: the work of one warp.
 #pragma once
 
 #include "kernels/cuda/prefill/store.cuh"

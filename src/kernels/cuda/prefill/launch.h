@@ -20,15 +20,14 @@ struct PrefillKey {
 // `unsupported` on a device of another compute capability than 9.0.
 Status launch_prefill(const PrefillKey& key, const PrefillArgs& args, void* stream);
 
-// K and V of `args->step` as the copy engine sees them, in boxes of a block of tokens. page_tokens: of a
-// page, or all of a contiguous cache.
+// What of `args->step` the copy engine moves: K and V, unless tokens are loaded one by one, in boxes of a
+// block; query rows and rows of the result, where it can reach them. page_tokens: of a page, or all of a
+// contiguous cache.
 struct SideShape {
   int64_t page_tokens, pages, kv_heads;
   int32_t block;
 };
-Status describe_sides(const SideShape& shape, int32_t kernel_dim, PrefillArgs* args);
-// Query rows and rows of the result, where the copy engine can reach them.
-Status describe_rows(DType dtype, PrefillArgs* args);
+Status describe_maps(const SideShape& shape, const PrefillKey& key, PrefillArgs* args);
 
 // One for each file of instances.
 using PrefillLaunch = Status(const device::Target&, const PrefillKey&, const PrefillArgs&, unsigned ctas,

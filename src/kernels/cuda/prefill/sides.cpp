@@ -63,20 +63,17 @@ Status encode_rows(Encode encode, const device::TensorSpec& spec, bool there, Pr
 
 }  // namespace
 
-Status describe_rows(DType dtype, PrefillArgs* args) {
-  const RowSpecs specs = row_specs(args->step, dtype);
-  if (!specs.q_there && !specs.out_there) return {};
+Status describe_maps(const SideShape& shape, const PrefillKey& key, PrefillArgs* args) {
+  const RowSpecs rows = row_specs(args->step, key.dtype);
+  const bool sides = !args->step.tokens;
+  if (!sides && !rows.q_there && !rows.out_there) return {};
   Encode encode = nullptr;
   TAMIS_RETURN_IF_ERROR(find_encode(&encode));
-  TAMIS_RETURN_IF_ERROR(encode_rows(encode, specs.q, specs.q_there, &args->q));
-  return encode_rows(encode, specs.out, specs.out_there, &args->out);
-}
-
-Status describe_sides(const SideShape& shape, int32_t kernel_dim, PrefillArgs* args) {
-  Encode encode = nullptr;
-  TAMIS_RETURN_IF_ERROR(find_encode(&encode));
-  TAMIS_RETURN_IF_ERROR(encode_side(encode, args->step.k, shape, kernel_dim, &args->k));
-  return encode_side(encode, args->step.v, shape, kernel_dim, &args->v);
+  TAMIS_RETURN_IF_ERROR(encode_rows(encode, rows.q, rows.q_there, &args->q));
+  TAMIS_RETURN_IF_ERROR(encode_rows(encode, rows.out, rows.out_there, &args->out));
+  if (!sides) return {};
+  TAMIS_RETURN_IF_ERROR(encode_side(encode, args->step.k, shape, key.dim, &args->k));
+  return encode_side(encode, args->step.v, shape, key.dim, &args->v);
 }
 
 }  // namespace tamis::cuda

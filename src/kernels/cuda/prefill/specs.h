@@ -29,11 +29,14 @@ inline SideSpecs specs_of(const DecodeSide& side, const SideShape& shape, int32_
   return {block, group, static_cast<int32_t>(apart), static_cast<int32_t>(places)};
 }
 
-// Rows of 16-bit elements whose data, queries and heads lie on 16 bytes. list_heads: of a KV head, that one
-// list serves, so that kBoxRows rows are as many heads of as many queries as that makes.
+// Rows of 16-bit elements, on 16 bytes where `on_16_bytes`. list_heads: of a KV head, that one list serves,
+// so that kBoxRows rows are as many heads of as many queries as that makes. Fewer queries than fill a tile
+// never come as boxes.
 inline bool rows_have_boxes(bool on_16_bytes, int64_t query, int64_t head, int64_t queries,
                             int32_t list_heads) {
-  return on_16_bytes && query > 0 && head > 0 && queries > 0 && list_heads > 0 && kBoxRows % list_heads == 0;
+  constexpr int64_t most = int64_t{1} << 40;  // TensorSpec
+  return on_16_bytes && query > 0 && query < most && head > 0 && head < most && kBoxRows % list_heads == 0 &&
+         queries >= kPrefillRows / list_heads;
 }
 inline device::TensorSpec rows_spec(const void* data, int64_t query, int64_t head, int32_t dim, int32_t heads,
                                     int64_t queries, int32_t list_heads) {
