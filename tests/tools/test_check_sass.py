@@ -136,6 +136,15 @@ class Sass(unittest.TestCase):
             library[DECODE][1] = PLAIN + PRODUCTS[:i] + PRODUCTS[i + 1:]
             self.refused(library, f"no {opcode}")
 
+    def test_products_that_wait_for_each_other(self):
+        product = "HGMMA.64x128x16.F32.BF16 R88, gdesc[UR8], R88"
+        group = ("WARPGROUP.ARRIVE", "WARPGROUP.DEPBAR.LE gsb0, 0x0")
+        library = good()
+        library[DECODE][1] += group + 8 * (product,)
+        self.assertEqual(check(library)[0], 0)
+        library[DECODE][1] = PLAIN + PRODUCTS + 8 * (group[0], product, group[1])
+        self.refused(library, "each product waits for the one before")
+
     def test_what_was_not_seen_is_not_passed(self):
         library = good()
         del library[DECODE]

@@ -58,6 +58,14 @@ __device__ inline uint32_t transpose_matrix(uint32_t a) {
   return d;
 }
 
+// A copy where it stands. A plain one of what a product of a warpgroup reads may be put off into the next
+// products by the compiler, which then has all of them wait for each other.
+__device__ inline uint32_t moved(uint32_t x) {
+  uint32_t y;
+  asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // 2^x, 2 ulp; subnormal results become 0.
 __device__ inline float exp2_fast(float x) {
   float y;
@@ -80,6 +88,12 @@ struct BF16 {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
     return d;
   }
+  // sum + 0 * pair, which is no number where the pair is not finite.
+  static __device__ uint32_t add_nought(uint32_t sum, uint32_t pair) {
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(pair), "r"(0u), "r"(sum));
+    return d;
+  }
 };
 struct F16 {
   static constexpr float kLift = 7;  // times 2^8 of a maximum that lags, below 65504
@@ -92,6 +106,11 @@ struct F16 {
   static __device__ uint32_t pair(float low, float high) {
     uint32_t d;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+  }
+  static __device__ uint32_t add_nought(uint32_t sum, uint32_t pair) {
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(pair), "r"(0u), "r"(sum));
     return d;
   }
 };

@@ -32,15 +32,21 @@ class Compute {
     if (group_ == 1) pass_turn();
     while (next_item()) {
       first_tile(even);
-      while (step(even, odd)) {
-        if (!step(odd, even)) {
-#pragma unroll
-          for (int i = 0; i < C::kKeys / 4; ++i) even[i] = odd[i];
-          break;
+      for (;;) {
+        while (plain_) {  // most tiles, in a loop of their own, so that their code lies together
+          step<true>(even, odd);
+          if (!plain_) {
+            copy(odd, even);
+            break;
+          }
+          step<true>(odd, even);
         }
+        if (left_ == 0 && (!kFlowing || !next_item())) break;
+        step<false>(even, odd);
+        copy(odd, even);
       }
       last_values(even);
-      if (kFlowing) return;  // step() has gone from item to item
+      if (kFlowing) return;  // it has gone from item to item
     }
   }
 
@@ -63,36 +69,26 @@ class Compute {
   // The tile before.
   __device__ Turn<C::kStages> before() const { return Turn<C::kStages>{tile_.count - 1}; }
 
-  // Goes on to the next row tile; false where there is none.
+  // Goes on to the next row tile, and waits for it, its queries and first keys; false where there is none.
   __device__ bool next_item() {
-    if (next_tiles_ < 0) wait_for_item(tile_);
     ++item_.count;
-    left_ = tiles_ = next_tiles_;
-    next_tiles_ = -1;
-    return tiles_ > 0;
-  }
-  // Waits for the next row tile, its queries and first keys. next_tiles_ is 0 where there is none.
-  __device__ void wait_for_item(const Turn<C::kStages>& tile) {
-    const Turn<C::kSlots> next{item_.count + 1};
-    device::barrier_wait(device::shared_address(&s_.item_full[next.at()]), next.parity());
-    const PrefillItem& item = s_.items[next.at()];
-    next_tiles_ = item.task.bundle < 0 ? 0 : item.tiles;
-    if (next_tiles_ == 0) return;
-    device::barrier_wait(device::shared_address(&s_.q_full[next.at()]), next.parity());
-    wait_for_keys(tile);
+    device::barrier_wait(device::shared_address(&s_.item_full[item_.at()]), item_.parity());
+    left_ = tiles_ = s_.items[item_.at()].tiles;
+    if (tiles_ == 0) return false;
+    device::barrier_wait(device::shared_address(&s_.q_full[item_.at()]), item_.parity());
+    wait_for_keys(tile_);
+    return true;
   }
   __device__ void wait_for_keys(const Turn<C::kStages>& tile) {
     device::barrier_wait(device::shared_address(&s_.k_full[tile.at()]), tile.parity());
   }
-
-  // Before the softmax, so that nothing has to be waited for behind it. may_end: the next row tile may be
-  // waited for, too.
-  __device__ void wait_for_next_keys(bool may_end) {
-    const Turn<C::kStages> next{tile_.count + 1};
-    if (left_ > 1) [[likely]]
-      wait_for_keys(next);
-    else if (may_end)
-      wait_for_item(next);
+  // Of this row tile, before the softmax, so that nothing has to be waited for behind it. kThere: it has
+  // more.
+  template <bool kThere>
+  __device__ void wait_for_next_keys() {
+    if (!kThere && left_ == 1) return;
+    wait_for_keys(Turn<C::kStages>{tile_.count + 1});
+    next_masked_ = s_.notes[(tile_.count + 1) % kNotes].masked;
   }
 
   // Its keys are there.
@@ -112,7 +108,8 @@ class Compute {
     release(&s_.k_empty[tile_.at()]);
   }
 
-  // Of the tile before.
+  // Of the tile before. kMore: which is not the first of its row tile.
+  template <bool kMore = false>
   __device__ void issue_values(const Weights& p) {
     device::barrier_wait(device::shared_address(&s_.v_full[before().at()]), before().parity());
     device::products_fence();
@@ -123,19 +120,19 @@ class Compute {
       for (int part = 0; part < C::kParts; ++part)
         device::multiply_rs(T{}, sums_[part], p + 4 * i,
                             device::further(v, part * 2 * 1024 + i * 2 * C::kHalves * 1024),
-                            i > 0 || !is_first(1));
+                            i > 0 || kMore || !is_first(1));
     device::products_commit();
   }
-  __device__ void values_done() {
+  // Of the tile `ago` tiles ago.
+  template <bool kPlain>
+  __device__ void values_done(uint32_t ago = 2) {
+    device::products_wait<0>();
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) device::settle(sums_[part]);
-  }
-  // Values that step() has finished with are released once the next products are under way. Of the tile
-  // `ago` tiles ago.
-  __device__ void release_values(uint32_t ago) {
+    __syncwarp();  // all lanes have waited
     release(&s_.v_empty[Turn<C::kStages>{tile_.count - ago}.at()]);
+    if (!kPlain && stores_rows(ago)) free_slot(Turn<C::kSlots>{item_.count - 1});
   }
-  __device__ bool owes_values() const { return kFlowing ? tile_.count > 1 : !is_first(1); }
   __device__ void scale(const float (&factor)[2]) {
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part)
@@ -159,79 +156,90 @@ class Compute {
   // Whether the tile, or that `ago` tiles ago, is the first of its row tile.
   __device__ bool is_first(int32_t ago = 0) const { return left_ == tiles_ - ago; }
 
-  // Scores to weights. False, with `factor`, where what was summed before has to be scaled. plain: of a tile
-  // that is neither masked nor a row tile's first.
-  __device__ bool weigh(Weights& p, bool plain, bool masked, float (&factor)[2]) {
-    factor[0] = factor[1] = 1;  // set at any rate, or registers spill
-    const bool first = is_first();
-    if (!C::kBent && plain) [[likely]] {
+  // A tile's scores to their final form.
+  __device__ void prepare() {
+    if (is_first()) rows_ = {{0, 0}, {0, 0}, 0};
+    const typename Softmax<C>::Note& note = s_.notes[tile_.count % kNotes];
+    if (C::kBent || note.masked)
+      softmax_.prepare(note, s_.items[item_.at()], rows_of(item_), scores_, rows_);
+    else
       rows_.any = 3;
-      if (softmax_.add(scores_, p, rows_)) return true;
-    } else {
-      if (first) rows_ = {{-INFINITY, -INFINITY}, {0, 0}, 0};
-      softmax_.prepare(s_.notes[tile_.count % kNotes], masked, s_.items[item_.at()], rows_of(item_), scores_,
-                       rows_);
-      if (!first && softmax_.add(scores_, p, rows_)) return true;
-    }
+  }
+  // Scores to weights. False where the m at hand does not serve. first: of its row tile.
+  __device__ bool weigh(Weights& p, bool first) {
+    return softmax_.add(scores_, p, rows_, first ? Softmax<C>::kLeast : 0);
+  }
+  // The same by their maxima. factor: for what was summed before, where this is not the first.
+  __device__ void raise(Weights& p, bool first, float (&factor)[2]) {
+    if (first) rows_.m[0] = rows_.m[1] = -INFINITY;
     softmax_.add_raised(scores_, p, rows_, rows_of(item_), factor);
-    return first;
   }
   __device__ void advance() {
     tile_.advance();
     --left_;
+    // The first tile of a row tile begins its sums, the second sees the results of the one before off, and
+    // behind the last there are no keys to wait for.
+    plain_ = !C::kBent && left_ > 1 && left_ < tiles_ - 1 && !next_masked_;
   }
-  __device__ bool masked() const { return s_.notes[tile_.count % kNotes].masked; }
+  static __device__ void copy(const Weights& from, Weights& to) {
+#pragma unroll
+    for (int i = 0; i < C::kKeys / 4; ++i) to[i] = device::moved(from[i]);
+  }
 
   __device__ void first_tile(Weights& p) {
     issue_scores();
-    const bool masked_here = masked();
     device::products_wait<0>();
     scores_done();
-    wait_for_next_keys(false);
-    float factor[2];
-    weigh(p, false, masked_here, factor);
+    wait_for_next_keys<false>();
+    prepare();
     advance();
+    float factor[2];
+    if (!weigh(p, true)) raise(p, true, factor);
   }
 
-  // Scores and weights of the next tile, values of the one before; false, with those values still to come,
-  // where there is no next tile.
-  __device__ bool step(const Weights& p, Weights& next) {
-    if (left_ == 0 && (!kFlowing || !next_item())) return false;
+  // Scores of the next tile and values of the one before under way, as they are asked for in turn.
+  template <bool kPlain>
+  __device__ void issue(const Weights& p) {
     wait_for_turn();
     issue_scores();
-    if (owes_values()) release_values(2);
-    const bool stores = kFlowing && is_first(1) && item_.count > 0;
-    if (stores) [[unlikely]] {
+    const bool stores = !kPlain && stores_rows();
+    if (stores) {
       pass_turn();  // the other warpgroup's products may well be done meanwhile
       store_rows(Turn<C::kSlots>{item_.count - 1});
     }
-    issue_values(p);
-    if (!stores) [[likely]]
-      pass_turn();
-    if (is_first()) [[unlikely]]
-      end_row(Turn<C::kSlots>{item_.count - 1});
-    const bool masked_here = masked(), plain = !masked_here && !is_first();
+    issue_values<kPlain>(p);
+    if (!stores) pass_turn();
+    if (!kPlain && is_first()) end_row(Turn<C::kSlots>{item_.count - 1});
     device::products_wait<1>();
     scores_done();
-    wait_for_next_keys(kFlowing && !stores);  // its slot may be the one that is not free yet
-    float factor[2];
-    const bool held = weigh(next, plain, masked_here, factor);
-    device::products_wait<0>();  // a product that is under way across the loop's edge serializes all
-    values_done();
-    if (!held) [[unlikely]]
-      scale(factor);
-    if (stores) [[unlikely]]
-      free_slot(Turn<C::kSlots>{item_.count - 1});
+    wait_for_next_keys<kPlain>();
+  }
+  // The tile after the one `ago` tiles ago sees the results of the row tile before off.
+  __device__ bool stores_rows(int32_t ago = 1) const { return kFlowing && is_first(ago) && item_.count > 0; }
+
+  // Weights of the next tile and values of the one before.
+  // kPlain: it is not masked, and neither of the first two of its row tile, nor the last.
+  template <bool kPlain>
+  __device__ void step(const Weights& p, Weights& next) {
+    issue<kPlain>(p);
+    const bool first = !kPlain && is_first();
+    if (!kPlain) prepare();
     advance();
-    return true;
+    // Values are waited for behind a branch, or the compiler does so before it makes weights; and in both
+    // arms, since a product that is under way across the loop's edge serializes all.
+    if (weigh(next, first)) [[likely]] {
+      values_done<kPlain>();
+    } else {
+      float factor[2];
+      raise(next, first, factor);
+      values_done<kPlain>();
+      if (!first) scale(factor);
+    }
   }
 
   __device__ void last_values(const Weights& p) {
     issue_values(p);
-    if (owes_values()) release_values(2);
-    device::products_wait<0>();
-    values_done();
-    release_values(1);
+    values_done<true>(1);
     const Turn<C::kSlots> old{kFlowing ? item_.count - 1 : item_.count};
     end_row(old);
     store_rows(old);
@@ -266,7 +274,8 @@ class Compute {
   Turn<C::kSlots> item_{~0u};     // counts row tiles
   Turn<C::kStages> tile_;         // counts tiles of keys, over all row tiles
   int32_t tiles_ = 0, left_ = 0;  // of this row tile
-  int32_t next_tiles_ = -1;       // of the next one, where it has been waited for
+  bool next_masked_ = false;      // the next tile of this row tile, where there is one
+  bool plain_ = false;            // it is one for step<true>()
 };
 
 }  // namespace tamis::cuda

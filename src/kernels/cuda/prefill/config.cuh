@@ -38,10 +38,10 @@ struct Seen {
 
 // The rows of a tile: which they are, and the blocks that they attend to.
 struct PrefillItem {
-  DeviceTask task;  // bundle -1: there are no more items
+  DeviceTask task;
   Group group;      // `columns` rows are here
   int32_t task_at;  // its number
-  int32_t tiles;    // of keys, at least kLeastTiles
+  int32_t tiles;    // of keys, at least kLeastTiles; 0: there are no more items
   int32_t list;     // of row 0
   int32_t lists;    // of all rows
   int64_t entry;    // of the first block
@@ -57,11 +57,11 @@ struct PrefillItem {
 template <int kKeys>
 struct TileNote {
   static constexpr int kGroups = kKeys / 16;
-  bool masked;             // some row does not see some column
-  bool holes;              // some column is seen by no row, and may hold anything
-  bool ends, adds;         // where masked: some row's sight ends; sink or window of some row reach into it
-  int32_t base[kGroups];   // token of a group's first column; far outside where there is none
-  uint16_t seen[kGroups];  // by some row; only of these sink and window count
+  bool masked;            // some row does not see some column
+  bool holes;             // some column is seen by no row, and may hold anything
+  bool ends, adds;        // where masked: some row's sight ends; sink or window of some row reach into it
+  int32_t base[kGroups];  // token of a group's first column; far outside where there is none
+  alignas(4) uint16_t seen[kGroups];                   // by some row; only of these sink and window count
   alignas(8) uint16_t listed[kPrefillLists][kGroups];  // where masked
   // Boxes: where each block lies; page -1: nowhere. Else each column, in bytes from the head's first element;
   // kNoPlace: it is not brought in.

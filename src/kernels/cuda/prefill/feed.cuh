@@ -21,7 +21,7 @@ class Feeder {
     for (;; slot.advance()) {
       device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
       const PrefillItem& item = s_.items[slot.at()];
-      if (item.task.bundle < 0) return;
+      if (item.tiles == 0) return;
       Place now = ask(item, 0);
       for (int32_t t = 0; t < item.tiles; ++t, note.advance()) {
         device::barrier_wait(device::shared_address(&s_.note_empty[note.at()]), note.parity() ^ 1);
@@ -51,7 +51,7 @@ class Feeder {
     for (;; slot.advance()) {
       device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
       const PrefillItem& item = s_.items[slot.at()];
-      if (item.task.bundle < 0) return;
+      if (item.tiles == 0) return;
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
         device::barrier_wait(device::shared_address(&s_.note_full[note.at()]), note.parity());
         uint64_t* full = (kOfKeys ? s_.k_full : s_.v_full) + stage.at();
@@ -225,11 +225,19 @@ class Feeder {
   // Values that no row sees may be anything, and 0 times NaN is NaN: zeros instead. Lines are whole, so how
   // pieces are permuted does not matter.
   __device__ void fill_holes(const Note& note, uint32_t to) const {
-    for (int32_t i = lane() / 8; i < C::kKeys; i += 4) {
-      if (note.seen[i / 16] >> (i % 16) & 1) continue;
-      const uint32_t line = to + i / 8 * (8 * C::kDim * 2) + i % 8 * 128 + lane() % 8 * 16;
+    const auto* seen = reinterpret_cast<const uint32_t*>(note.seen);
+    const uint32_t here = to + lane() / 8 % 4 * 128 + lane() % 8 * 16;  // of columns 0 to 3
 #pragma unroll
-      for (int h = 0; h < C::kHalves; ++h) device::store_piece(line + h * 1024, make_uint4(0, 0, 0, 0));
+    for (int w = 0; w < C::kKeys / 32; ++w) {
+      const uint32_t holes = ~seen[w] >> (lane() / 8);
+#pragma unroll
+      for (int i = 0; i < 32; i += 4)
+        if (holes >> i & 1) {
+#pragma unroll
+          for (int h = 0; h < C::kHalves; ++h)
+            device::store_piece(here + (w * 32 + i) / 8 * (8 * C::kDim * 2) + i % 8 * 128 + h * 1024,
+                                make_uint4(0, 0, 0, 0));
+        }
     }
   }
 

@@ -17,9 +17,12 @@ class Items {
     for (int rest = C::kSlots; rest > 0; slot.advance()) {  // what is in the other slots ends later
       PrefillItem& item = s_.items[slot.at()];
       Column* rows = s_.rows[slot.at()];
+      // Of a pair the first CTA draws for both, and must not be ahead of the other one.
+      uint32_t number = more && C::kPair == 1 ? draw(slot) : kNone;
       finish(slot);
       if (more) {
-        more = choose(&item, slot);
+        if (C::kPair > 1) number = device::cluster_rank() == 0 ? draw(slot) : drawn(slot);
+        more = choose(&item, number);
         if (more) describe(&item, rows);
         __syncwarp();
         arrive(&s_.item_full[slot.at()]);
@@ -48,17 +51,16 @@ class Items {
   __device__ void finish(const Turn<C::kSlots>& slot) const {
     device::barrier_wait(device::shared_address(&s_.slot_empty[slot.at()]), slot.parity() ^ 1);
     if (slot.count >= C::kSlots)
-      Store<C>(a_).finish_boxes(s_.items[slot.at()], s_.rows[slot.at()], s_.sums[slot.at()], s_.q[slot.at()]);
+      Store<C>(a_).finish_boxes(s_.items[slot.at()], s_.rows[slot.at()], s_.sums[slot.at()]);
     __syncwarp();
   }
 
-  // The next item that has rows; false, and bundle -1, where there is none. Of a pair the first CTA draws,
-  // and tells the other, whose row tile may have no rows.
-  __device__ bool choose(PrefillItem* item, const Turn<C::kSlots>& slot) {
+  // What was drawn; false, and no tiles, where there was nothing. Of a pair, the row tile of the second CTA
+  // may have no rows.
+  __device__ bool choose(PrefillItem* item, uint32_t number) {
     const uint32_t rank = C::kPair > 1 ? device::cluster_rank() : 0;
-    const uint32_t number = rank == 0 ? draw(slot) : drawn(slot);
     if (number == kNone) {
-      if (lane() == 0) item->task.bundle = -1;
+      if (lane() == 0) item->tiles = 0;
       return false;
     }
     int32_t at;
@@ -85,7 +87,8 @@ class Items {
     return true;
   }
 
-  // Each CTA, or pair, draws one number too many, so that the counter, which wraps, ends at 0.
+  // The next that has rows. Each CTA, or pair, draws one number too many, so that the counter, which wraps,
+  // ends at 0.
   __device__ uint32_t draw(const Turn<C::kSlots>& slot) {
     constexpr uint32_t pair = C::kPair;
     const uint32_t items = static_cast<uint32_t>(a_.step.scratch.head->tasks) * (a_.row_tiles / pair);

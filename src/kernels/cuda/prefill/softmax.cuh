@@ -21,10 +21,14 @@ class Softmax {
  public:
   static constexpr int kScores = C::kKeys / 2, kWeights = C::kKeys / 4;
   using T = typename C::T;
+  using Note = TileNote<C::kKeys>;
   using Scores = float[kScores];
   using Weights = uint32_t[kWeights];
   // Weights are at most a sum, and what they are rounded to ends at 65504 or far beyond.
   static constexpr float kBound = T::kLift > 0 ? 32768.f : 1048576.f;
+  // A row begins with m = 0, and stays with it where this much is summed in the first tile: then what weights
+  // are rounded to still has all its digits for those that count.
+  static constexpr float kLeast = T::kLift > 0 ? 128.f : 9.094947e-13f;  // 2^-40
   // What is added to a row's scores is rounded, and that changes weights by 2^-19 of themselves below this.
   // Rows that need more are looked at in every tile.
   static constexpr float kLargestBase = 128;
@@ -32,12 +36,11 @@ class Softmax {
   __device__ explicit Softmax(const PrefillArgs& args)
       : a_(args), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Scores to their final form but for the scale, and -inf where a row does not see a key. rows: of the warp;
-  // masked: as the note says.
-  __device__ void prepare(const TileNote<C::kKeys>& note, bool masked, const PrefillItem& item,
-                          const Column* rows, Scores& s, RowSums& sums) const {
+  // Scores to their final form but for the scale, and -inf where a row does not see a key. rows: of the warp.
+  __device__ void prepare(const Note& note, const PrefillItem& item, const Column* rows, Scores& s,
+                          RowSums& sums) const {
     if constexpr (C::kBent) bend(note, rows, s);
-    if (!masked) {
+    if (C::kBent && !note.masked) {
       sums.any = 3;
       return;
     }
@@ -45,11 +48,13 @@ class Softmax {
     mask(note, item, rows[lane_ / 4 + 8], 1, s, sums);
   }
 
-  // A tile's weights and their sums, with the maximum at hand; false where it does not serve.
-  __device__ bool add(const Scores& s, Weights& p, RowSums& sums) const {
+  // A tile's weights and their sums, with the m at hand; false where for some row of the warp it does not
+  // serve, or a thread's sum is below `least`.
+  __device__ bool add(const Scores& s, Weights& p, RowSums& sums, float least) const {
     float l[2];
     const bool small = weigh_by_base(s, sums, p, l);
-    if (!__all_sync(~0u, small && l[0] < kBound && l[1] < kBound)) return false;  // NaN is not
+    if (!__all_sync(~0u, small && l[0] < kBound && l[1] < kBound && l[0] >= least && l[1] >= least))
+      return false;  // NaN is not
     sums.l[0] += l[0];
     sums.l[1] += l[1];
     return true;
@@ -59,14 +64,11 @@ class Softmax {
   __device__ void add_raised(const Scores& s, Weights& p, RowSums& sums, const Column* rows,
                              float (&factor)[2]) const {
     raise(s, sums, rows, factor);
+    // The maximum is taken off before the scale is put on: what is left is then exact for the largest score,
+    // whose weight is a power of 2 however large scores are, and loses nothing where weights are rounded.
+    const float m[2] = {base_of(sums.m[0]), base_of(sums.m[1])}, c = scale();
     float l[2];
-    if (!__all_sync(~0u, weigh_by_base(s, sums, p, l))) {
-      // The maximum is taken off before the scale is put on: what is left is then exact for the largest
-      // score, whose weight is a power of 2 however large scores are, and loses nothing where weights are
-      // rounded.
-      const float m[2] = {base_of(sums.m[0]), base_of(sums.m[1])}, c = scale();
-      weigh([&](int k, int i) { return fmaf(s[k] - m[i], c, T::kLift); }, p, l);
-    }
+    weigh([&](int k, int i) { return fmaf(s[k] - m[i], c, T::kLift); }, p, l);
     sums.l[0] += l[0];
     sums.l[1] += l[1];
   }
@@ -149,7 +151,7 @@ class Softmax {
     l[1] = a[1] + b[1];
   }
 
-  __device__ void bend(const TileNote<C::kKeys>& note, const Column* rows, Scores& s) const {
+  __device__ void bend(const Note& note, const Column* rows, Scores& s) const {
     const DecodeScore& score = a_.step.score;
     const float inverse_cap = 1 / score.softcap;
 #pragma unroll
@@ -167,7 +169,7 @@ class Softmax {
 
   // Of 16 columns each, two of them a word: which of them a row sees.
   using Sight = uint32_t[C::kKeys / 32];
-  __device__ static void sight_of(const TileNote<C::kKeys>& note, const PrefillItem& item, const Column& row,
+  __device__ static void sight_of(const Note& note, const PrefillItem& item, const Column& row,
                                   Sight& sight) {
     const bool live = row.query >= 0;
     const auto* listed = reinterpret_cast<const uint32_t*>(note.listed[live ? row.list - item.list : 0]);
@@ -190,8 +192,8 @@ class Softmax {
   }
 
   // One row of this thread's. By choice and not by arithmetic: a score may be NaN.
-  __device__ void mask(const TileNote<C::kKeys>& note, const PrefillItem& item, const Column& row, int i,
-                       Scores& s, RowSums& sums) const {
+  __device__ void mask(const Note& note, const PrefillItem& item, const Column& row, int i, Scores& s,
+                       RowSums& sums) const {
     Sight sight;
     sight_of(note, item, row, sight);
     uint32_t any = 0;

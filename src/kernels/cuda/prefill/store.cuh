@@ -21,15 +21,21 @@ class Store {
   // Of the warp: `rows`, `ended` as Softmax::finish() left them, and in `staging` 16 rows of kDim elements of
   // shared memory, in halves of kLineBytes, which may be read until boxes_wait_read(). `o` is not divided
   // yet. first_row: of the tile.
-  __device__ void store(const PrefillItem& item, const Column* rows, const PartialSum* ended, int first_row,
+  __device__ void store(const PrefillItem& item, const Column* rows, PartialSum* ended, int first_row,
                         const Sums& o, char* staging) const {
+    float inverse[2];
+    if (item.out_boxed) {
+      inverses(ended, 16, inverse);
+      return store_boxes(rows, ended, o, inverse, staging);
+    }
     const int32_t live = min(16, item.group.columns - first_row);
     if (live <= 0) return;
     if (item.task.part >= 0) return store_part(item, rows, ended, first_row, live, o);
-    float inverse[2];
     const bool known = inverses(ended, live, inverse);
-    if (item.out_boxed) return store_boxes(rows, o, inverse, staging);
-    if (__any_sync(~0u, !known || !finite(live, o))) return leave(item, first_row, live);
+    if (__any_sync(~0u, !known || !finite(live, o))) {
+      if (lane_ == 0) leave(item, first_row, live);
+      return;
+    }
     const bool stale = is_stale(a_.step.out.slots, item.group.request);
     if (lane_ < live) end_row(rows[lane_], ended[lane_], stale);
     if (stale) return;
@@ -39,36 +45,21 @@ class Store {
       store_any(rows, live, o, inverse, staging);
   }
 
-  // Of a whole row tile whose results went out as boxes, from `staging`, by one warp and while others are
-  // already at the next: LSE, and rows whose sums are not finite.
-  __device__ void finish_boxes(const PrefillItem& item, const Column* rows, const PartialSum* ended,
-                               const char* staging) const {
+  // Of a whole row tile whose results went out as boxes, by one warp and while others are already at the
+  // next: LSE, and rows whose sums are not finite.
+  __device__ void finish_boxes(const PrefillItem& item, const Column* rows, const PartialSum* ended) const {
     if (!item.out_boxed) return;
 #pragma unroll 1
-    for (int first = 0; first < kPrefillRows; first += kBoxRows) {
-      const int at = first + lane_ % kBoxRows;
-      uint32_t wrong = ended[at].l < 0 ? kCarry : 0;
-      const char* box = staging + first / 64 * (64 * C::kDim * 2) + first % 64 * 128;
-#pragma unroll 4
-      for (int i = lane_; i < kBoxRows * C::kDim / 8; i += 32) {
-        const uint4 x = *reinterpret_cast<const uint4*>(box + i / (kBoxRows * 8) * C::kLineBytes +
-                                                        i % (kBoxRows * 8) * 16);
-        wrong |= carries(x.x) | carries(x.y) | carries(x.z) | carries(x.w);
-      }
-      if (__any_sync(~0u, (wrong & kCarry) != 0))
-        leave(item, first, kBoxRows);
-      else if (lane_ < kBoxRows)
+    for (int at = lane_; at < kPrefillRows; at += 32) {
+      const uint32_t wrong = __ballot_sync(~0u, ended[at].l < 0);
+      if ((wrong >> (lane_ & 16) & 0xFFFF) == 0)
         end_row(rows[at], ended[at], false);
+      else if (at % kBoxRows == 0)
+        leave(item, at, kBoxRows);
     }
   }
 
  private:
-  // Sets the sign of each 16-bit element whose exponent is all ones. The sum of finite values is finite,
-  // but for rounding beyond the largest one, which no mean of values of 16 bits comes to.
-  static constexpr uint32_t kExponent = std::is_same_v<T, device::BF16> ? 0x7F807F80 : 0x7C007C00;
-  static constexpr uint32_t kCarry = 0x80008000;
-  static __device__ uint32_t carries(uint32_t pair) { return (pair & kExponent) + (kCarry - kExponent); }
-
   // 1 / l of this thread's rows; false where they are to be summed again.
   __device__ bool inverses(const PartialSum* ended, int32_t live, float (&inverse)[2]) const {
     bool known = true;
@@ -101,9 +92,8 @@ class Store {
     return (worst[0] == 0 || lane_ / 4 >= live) && (worst[1] == 0 || lane_ / 4 + 8 >= live);
   }
 
-  // Has the rows summed again, alone, when this kernel has ended.
+  // By one lane: has the rows summed again, alone, when this kernel has ended.
   __device__ void leave(const PrefillItem& item, int first_row, int32_t live) const {
-    if (lane_ != 0) return;
     const uint32_t at = atomicAdd(a_.work.redo_count, 1u);
     a_.work.redo[at] = {item.task_at, (static_cast<int32_t>(item.group.first_row) + first_row) / 16};
     if (a_.step.counters != nullptr)
@@ -125,14 +115,24 @@ class Store {
     }
   }
 
-  // 16 rows as the copy engine takes them, which is on its way when this ends.
-  __device__ void store_boxes(const Column* rows, const Sums& o, const float (&inverse)[2],
+  // 16 rows as the copy engine takes them, which is on its way when this ends. What is not finite is for
+  // finish_boxes() to find: the sum of finite values is finite, but for rounding beyond the largest one,
+  // which no mean of values of 16 bits comes to.
+  __device__ void store_boxes(const Column* rows, PartialSum* ended, const Sums& o, const float (&inverse)[2],
                               char* staging) const {
     const uint32_t from = device::shared_address(staging);
-    stage(o, inverse, from, [](float low, float high) { return T::pair(low, high); });
+    uint32_t odd[4] = {0, 0, 0, 0};
+    int at = 0;
+    stage(o, inverse, from, [&](float low, float high) {
+      const uint32_t pair = T::pair(low, high);
+      odd[at % 4] = T::add_nought(odd[at % 4], pair);
+      ++at;
+      return pair;
+    });
     device::fence_async();
-    __syncwarp();
+    const bool wrong = __any_sync(~0u, ((odd[0] | odd[1] | odd[2] | odd[3]) & 0x7FFF7FFF) != 0);
     if (lane_ == 0) {
+      if (wrong) ended->l = -1;
 #pragma unroll
       for (int half = 0; half < C::kHalves; ++half)
         if (half * 64 < a_.step.v.dim)
@@ -253,7 +253,10 @@ class Store {
         right = right && q.l < INFINITY && q.o.x * 0 + q.o.y * 0 + q.o.z * 0 + q.o.w * 0 == 0;
         if (pass == 1) store_row(a_.step, rows[row], d * 4, q, stale);
       }
-      if (pass == 0 && __any_sync(~0u, !right)) return leave(item, first_row, live);
+      if (pass == 0 && __any_sync(~0u, !right)) {
+        if (lane_ == 0) leave(item, first_row, live);
+        return;
+      }
     }
   }
   static __device__ float2 part_of(const PartialSum* ml) {

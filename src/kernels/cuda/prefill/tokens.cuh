@@ -20,7 +20,7 @@ class TokenFeeder {
     for (;; slot.advance()) {
       wait(&s_.item_full[slot.at()], slot.parity());
       const PrefillItem& item = s_.items[slot.at()];
-      if (item.task.bundle < 0) break;
+      if (item.tiles == 0) break;
       const DecodeSide& side = keys ? a_.k : a_.v;
       const char* head = side.data + item.group.kv_head * side.head;
       for (int32_t tiles = item.tiles; tiles > 0; --tiles, stage.advance(), note.advance()) {

@@ -27,10 +27,19 @@ inline void load_matrix(uint32_t (&r)[4], uint32_t from) { emulated::load_matrix
 inline void load_matrix_transposed(uint32_t (&r)[4], uint32_t from) { emulated::load_matrix(r, from, true); }
 inline uint32_t transpose_matrix(uint32_t a) { return emulated::transpose_matrix(a); }
 
+inline uint32_t moved(uint32_t x) { return x; }
+
 // Subnormal numbers count as 0, before and after.
 inline float exp2_fast(float x) {
   const float y = std::exp2(x);
   return y < 0x1p-126f ? 0.f : y;
+}
+
+// Of each half: the same, or no number where one of them is none or infinite. exponent: all its bits.
+inline uint32_t add_nought_of(uint32_t exponent, uint32_t sum, uint32_t pair) {
+  for (int i = 0; i < 32; i += 16)
+    if ((pair >> i & exponent) == exponent || (sum >> i & exponent) == exponent) sum |= 0x7FFFu << i;
+  return sum;
 }
 
 struct BF16 {
@@ -42,6 +51,7 @@ struct BF16 {
   static uint32_t pair(float low, float high) {
     return uint32_t{float_to_bf16(low)} | uint32_t{float_to_bf16(high)} << 16;
   }
+  static uint32_t add_nought(uint32_t sum, uint32_t pair) { return add_nought_of(0x7F80, sum, pair); }
 };
 struct F16 {
   static constexpr float kLift = 7;
@@ -52,6 +62,7 @@ struct F16 {
   static uint32_t pair(float low, float high) {
     return uint32_t{float_to_f16(low)} | uint32_t{float_to_f16(high)} << 16;
   }
+  static uint32_t add_nought(uint32_t sum, uint32_t pair) { return add_nought_of(0x7C00, sum, pair); }
 };
 
 inline void store_piece(uint32_t to, const uint4& x) { emulated::store_piece(to, &x); }
