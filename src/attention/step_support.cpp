@@ -211,8 +211,8 @@ uint64_t index_mark_of(const StepPlan& p) {
 index::IndexMark index_mark(const StepPlan& plan, const Problem& p, const Shape& s) {
   Hash hash;
   for (const int64_t number :
-       {s.requests, s.total_q, s.max_pages, s.kv_rows, int64_t{p.mask.causal}, p.mask.window, p.mask.sink,
-        int64_t{p.query.q_pos.present()}, int64_t{p.cache.page_table.present()}})
+       {s.requests, s.total_q, s.max_pages, s.pages, s.kv_rows, int64_t{p.mask.causal}, p.mask.window,
+        p.mask.sink, int64_t{p.query.q_pos.present()}, int64_t{p.cache.page_table.present()}})
     hash.add(static_cast<uint64_t>(number));
   return {index_mark_of(plan), hash.value()};
 }

@@ -466,7 +466,7 @@ class Builder {
                                       : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);
     a_.out.offence[bundle_] = s_.key;
     if (refused) a_.out.record[bundle_] = s_.record;
-    if (bundle_ == 0) *a_.out.head = {.epoch = 0, .mark = a_.mark, .unused = 0};
+    if (bundle_ == 0) *a_.out.head = {.stamp = 0, .mark = a_.mark, .unused = 0};
   }
 
   const NormalizeArgs& a_;

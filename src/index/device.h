@@ -53,9 +53,9 @@ struct IndexMark {
   uint64_t plan, problem;
 };
 
-// Head of the index memory. The epoch is that of the last step that was scheduled; 0 since a normalize.
+// Head of the index memory. The stamp is that of the last step that was scheduled; 0 since a normalize.
 struct IndexHead {
-  uint64_t epoch;
+  uint64_t stamp;
   IndexMark mark;
   uint64_t unused;
 };
