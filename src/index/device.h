@@ -150,6 +150,9 @@ struct NormalizeShared {
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
                                  int64_t width, int64_t most_bytes);
 
+// The same within `room` bytes, where bitmaps leave less of it than the plan took: fewer entries are staged.
+NormalizeShared within(NormalizeShared shared, int64_t room);
+
 // Whether an instance for what most steps are made of will do: one list a bundle, no dense path, blocks that
 // divide pages; of one query, every entry inside one block.
 inline bool is_plain(const NormalizeArgs& args, const NormalizeShared& shared) {

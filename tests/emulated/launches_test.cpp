@@ -261,6 +261,31 @@ TEST(Launches, WhatDoesNotFitIsRefusedByName) {
   }
 }
 
+// Entries are staged where the bitmaps of long requests leave room: the limits of docs/device_step.md hold
+// for lists of any width.
+TEST(Launches, TheLongestRequestsWithWideLists) {
+  runtime.shared[66] = k99;
+  const auto planned = [](int64_t tokens, int64_t width) {
+    Prepared p;
+    p.made.problem.cache.page_table.shape[1] = tokens / 16;
+    p.made.problem.candidates.indices.shape[1] = width;
+    Result<cuda::StepPlan> plan = cuda::plan_step(p.made.problem, {.block = 16});
+    if (plan.ok()) p.plan = std::move(*plan);
+    p.buffers.bytes = p.plan.bytes;
+    return std::pair{plan.ok(), cuda::step(p.plan, p.made.problem, p.view, p.buffers, nullptr)};
+  };
+  for (const auto& [device, tokens] : {std::pair{67, int64_t{14'800'000}}, {66, int64_t{6'400'000}}})
+    for (const int64_t width : {64, 2048, 4096, 20'000}) {
+      current_device = device;
+      const auto [plans, ran] = planned(tokens, width);
+      EXPECT_TRUE(plans && ran.ok()) << tokens << " tokens, " << width << " entries: " << ran.message();
+    }
+  current_device = 67;
+  EXPECT_FALSE(planned(14'900'000, 64).first);
+  current_device = 66;
+  EXPECT_EQ(planned(6'500'000, 64).second.code(), Code::kUnsupported);
+}
+
 // What a caller is told is what a launch does.
 TEST(Launches, RingOnSaysWhatIsLaunched) {
   using cuda::Ring;
