@@ -22,7 +22,7 @@ int32_t log2_of(int64_t n) {
 index::DeviceCandidates candidates_of(const StepPlan& plan, const CandidateView& c) {
   const bool csr = c.form == CandidateForm::kCsr, fixed = c.form == CandidateForm::kFixedWidth;
   return {.indices = data_of<int32_t>(c.indices),
-          .row_stride = fixed ? c.indices.stride[0] : 0,
+          .row_stride = fixed && c.indices.data != nullptr ? c.indices.stride[0] : 0,
           .indptr = csr ? c.indptr.data : nullptr,
           .count = fixed ? data_of<int32_t>(c.count) : nullptr,
           .width = fixed ? c.indices.shape[1] : 0,

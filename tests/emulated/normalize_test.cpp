@@ -40,6 +40,29 @@ TEST(EmulatedNormalize, GivesTheIndexSetOfTheHost) {
   EXPECT_GT(own, 0);
 }
 
+// Offsets and counts are judged also where the list of all rows is empty and has no memory.
+TEST(EmulatedNormalize, OffsetsOfNoEntries) {
+  const auto made = [](const TensorView& indices) {
+    TestProblem t(small_spec(64, {40, 20}, {1, 1}));
+    t.fixed({{0}, {0}});
+    t.problem.candidates.indices = indices;
+    return t;
+  };
+  for (const bool bad : {false, true}) {
+    const std::vector<int32_t> counts{0, bad ? 1 : 0}, indptr{0, bad ? 5 : 0, 0};
+    TestProblem fixed = made(dense_view(nullptr, DType::kI32, {2, 0})),
+                csr = made(dense_view(nullptr, DType::kI32, {0}));
+    fixed.problem.candidates.count = dense_view(counts.data(), DType::kI32, {2});
+    csr.problem.candidates.form = CandidateForm::kCsr;
+    csr.problem.candidates.indptr = dense_view(indptr.data(), DType::kI32, {3});
+    for (const TestProblem* t : {&fixed, &csr}) {
+      const Emulated e(t->problem, *cuda::plan_step(t->problem));
+      EXPECT_STREQ(code_name(e.verdict().code()), bad ? "invalid_argument" : "ok");
+      expect_like_host(e, t->problem);
+    }
+  }
+}
+
 // As many entries are staged as there is room for.
 TEST(EmulatedNormalize, WithFewEntriesStaged) {
   int64_t fewer = 0;
