@@ -135,9 +135,12 @@ Status supports(const OutView& out) {
   TAMIS_RETURN_IF_ERROR(need_dense("out", out.out));
   for (const auto& [name, t] : {std::pair{"slot", &out.slots.slot},
                                 {"generation", &out.slots.generation},
-                                {"live_generation", &out.slots.live_generation}})
+                                {"live_generation", &out.slots.live_generation}}) {
     TAMIS_RETURN_IF_ERROR(need_dense(name, *t));
-  return {};
+    TAMIS_RETURN_IF_ERROR(need_aligned(name, *t));
+  }
+  TAMIS_RETURN_IF_ERROR(need_aligned("out", out.out));
+  return need_aligned("lse", out.lse);
 }
 
 Status supports_prefill(int32_t lists) {
@@ -218,7 +221,10 @@ index::IndexMark index_mark(const StepPlan& plan, const Problem& p, const Shape&
 }
 
 Status check_memory(const Problem& p) {
-  for (const auto& [name, t] : arrays_of(p)) TAMIS_RETURN_IF_ERROR(need_memory(name, *t));
+  for (const auto& [name, t] : arrays_of(p)) {
+    TAMIS_RETURN_IF_ERROR(need_memory(name, *t));
+    TAMIS_RETURN_IF_ERROR(need_aligned(name, *t));
+  }
   return {};
 }
 
