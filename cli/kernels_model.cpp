@@ -148,6 +148,7 @@ Json to_json(const ModelShape& m, const std::vector<ModelPlan>& plans) {
             {"window", m.window},
             {"context", m.context}}},
           {"problem", {{"requests", kRequests}, {"page_size", kPage}, {"selected_tokens", selected_of(m)}}},
+          {"note", or_null(m.note)},
           {"planned_for", planned_for()},
           {"plans", list}};
 }
@@ -160,6 +161,7 @@ std::string to_text(const std::string& path, const ModelShape& m, const std::vec
   out += line("model", fmt::format("{} query and {} KV heads, D {}, {}, {} tokens{}", m.q_heads, m.kv_heads,
                                    m.head_dim, dtype_name(m.dtype), m.context,
                                    m.window > 0 ? fmt::format(", window {}", m.window) : ""));
+  if (!m.note.empty()) out += line("note", m.note);
   out += line("step", fmt::format("{} requests, one query each, pages of {}, {} tokens a list", kRequests,
                                   kPage, selected_of(m)));
   out += line("cuda", planned_for());

@@ -17,10 +17,11 @@ struct ModelShape {
   int64_t window;   // tokens; 0: none
   int64_t context;  // tokens
   DType dtype;
+  std::string note{};  // what these numbers leave out; empty: nothing
 };
 
 // io_error where the file cannot be read or is no JSON object; invalid_argument, naming the key, where a
-// number is missing or cannot be meant.
+// number is missing or cannot be meant; unsupported where heads are of another kind, or differ by layer.
 Result<ModelShape> read_model(const std::string& path);
 
 // A backend's answer to one decode step.

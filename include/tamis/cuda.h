@@ -64,7 +64,7 @@ struct StepOptions {
   Load load = Load::kAuto;
   Engine engine = Engine::kAuto;
   // Selected tokens per token of the listed blocks, from the statistics of earlier steps: what `kAuto` goes
-  // by. Below 0: not known, the unit of the candidates decides.
+  // by. At most 1; below 0: not known, the unit of the candidates decides.
   double density = -1;
   // Blocks that one bundle may hold: a capacity tier. 0: as many as candidates and mask can bring; for CSR
   // that is all entries in one row, and the index set then takes memory for all rows together, not for each.
@@ -140,9 +140,9 @@ struct StepCounters {
   unsigned long long empty_rows, stale_rows;  // (query, query head)
 };
 
-// Attention and merge. out: f32, f16 or bf16, lse f32 or absent; slots are honoured, an epilogue is refused.
-// May follow one schedule any number of times (layers that share lists). A step that was not scheduled, or
-// scratch that another plan has used since, gives verdict stale_plan and NaN.
+// Attention and merge. out: f32, f16 or bf16, lse f32 (a natural logarithm) or absent; slots are honoured, an
+// epilogue is refused. May follow one schedule any number of times (layers that share lists). A step that was
+// not scheduled, or scratch that another plan has used since, gives verdict stale_plan and NaN.
 Status run(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
            Stream stream, StepCounters* counters = nullptr);
 

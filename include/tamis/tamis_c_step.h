@@ -58,7 +58,7 @@ typedef struct tamis_cuda_plan_options {
   const tamis_plan_options* plan; /* or NULL; its backend is taken as TAMIS_CUDA */
   int32_t block;                  /* 16, 32 or 64 tokens; 0: chosen */
   int32_t load;                   /* tamis_cuda_load */
-  double density;      /* of earlier steps, see tamis_cuda_stats; below 0, as after init: not known */
+  double density; /* of earlier steps, see tamis_cuda_stats; at most 1; below 0, as after init: not known */
   int64_t row_entries; /* blocks that one bundle may hold; 0: as many as candidates and mask can bring, see
                           cuda.h */
   int64_t max_kv_len;  /* tokens of a request; 0: what the page table or the cache holds */

@@ -22,7 +22,7 @@ int32_t log2_of(int64_t n) {
 index::DeviceCandidates candidates_of(const StepPlan& plan, const CandidateView& c) {
   const bool csr = c.form == CandidateForm::kCsr, fixed = c.form == CandidateForm::kFixedWidth;
   return {.indices = data_of<int32_t>(c.indices),
-          .row_stride = fixed ? c.indices.stride[0] : 0,
+          .row_stride = fixed && c.indices.data != nullptr ? c.indices.stride[0] : 0,
           .indptr = csr ? c.indptr.data : nullptr,
           .count = fixed ? data_of<int32_t>(c.count) : nullptr,
           .width = fixed ? c.indices.shape[1] : 0,
@@ -49,13 +49,17 @@ DecodePages pages_of(const StepPlan& plan, const Problem& p, const Shape& s) {
           .log2_page = log2_of(s.page_size)};
 }
 
+// A stride that 16-byte copies cannot follow is of an axis of one element (supports() sees to that). Copies
+// of no byte are asked for beyond it too, and must be aligned: they stay at the one element.
+int64_t followed(int64_t elements) { return elements % 8 == 0 ? elements : 0; }
+
 DecodeSide side_of(const TensorView& t, Layout layout, int64_t dim) {
   const KvStrides stride = kv_strides(t, layout);
   const int64_t bytes = dtype_bytes(t.dtype);
   return {.data = static_cast<const char*>(t.data),
-          .page = stride.page * bytes,
-          .token = stride.token * bytes,
-          .head = stride.head * bytes,
+          .page = followed(stride.page) * bytes,
+          .token = followed(stride.token) * bytes,
+          .head = followed(stride.head) * bytes,
           .dim = static_cast<int32_t>(dim)};
 }
 

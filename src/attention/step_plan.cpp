@@ -159,13 +159,31 @@ std::string_view no_pairs(const StepPlan& plan, int32_t keys, int32_t block) {
   return {};
 }
 
+template <class E>
+Status check_enum(const char* name, E value, E last) {
+  if (value <= last) return {};
+  return invalid(name, static_cast<int>(value), " is outside [0, ", static_cast<int>(last), "]");
+}
+
+Status check_options(const StepOptions& o) {
+  TAMIS_RETURN_IF_ERROR(check_enum("load", o.load, Load::kTokens));
+  TAMIS_RETURN_IF_ERROR(check_enum("engine", o.engine, Engine::kPrefill));
+  TAMIS_RETURN_IF_ERROR(check_enum("ring", o.ring, Ring::kShort));
+  TAMIS_RETURN_IF_ERROR(check_enum("path", o.plan.path, Path::kDense));
+  TAMIS_RETURN_IF_ERROR(check_enum("fallback", o.plan.fallback, Fallback::kRefuse));
+  if (!(o.density <= 1))
+    return invalid("density", o.density, " is outside [0, 1], and not below 0: not known");
+  if (o.row_entries < 0) return invalid("row_entries", o.row_entries, " is negative");
+  if (o.max_kv_len < 0) return invalid("max_kv_len", o.max_kv_len, " is negative");
+  return {};
+}
+
 Result<StepPlan> make(const Problem& problem, const StepOptions& options) {
   const Result<Shape> shape = describe(problem);
   if (!shape.ok()) return shape.status();
   const Shape& s = *shape;
   TAMIS_RETURN_IF_ERROR(supports(problem, s));
-  if (options.row_entries < 0) return invalid("row_entries", options.row_entries, " is negative");
-  if (options.max_kv_len < 0) return invalid("max_kv_len", options.max_kv_len, " is negative");
+  TAMIS_RETURN_IF_ERROR(check_options(options));
 
   std::string reason;
   const Result<int32_t> block = block_of(problem, s, options, &reason);

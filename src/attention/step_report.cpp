@@ -122,6 +122,23 @@ Status poll(const StepPlan& plan, const StepBuffers& buffers, Stream stream, Ste
 
 namespace {
 
+// What fetch() answers for buffers that hold no step of this plan and control, and for numbers that no step
+// leaves: nothing is read by those.
+Status no_step(const char* what) { return {Code::kStalePlan, text("plan: ", what)}; }
+
+// The heads of the buffers against those that schedule() leaves.
+Status check_heads(const StepPlan& plan, const StepBuffers& buffers, const DeviceControl& control,
+                   const index::IndexHead& index, const ScratchHead& scratch) {
+  const uint64_t stamp = stamp_of(static_cast<const DeviceControl*>(buffers.control), control.epoch);
+  if (control.epoch == 0) return no_step("no step was scheduled with this control buffer");
+  if (index.stamp != stamp || index.mark.plan != index_mark_of(plan))
+    return no_step("the index set is not the one that was scheduled last");
+  if (scratch.stamp != stamp || scratch.plan != mark_of(plan))
+    return no_step("the scratch is not the one that was scheduled last");
+  if (scratch.tasks < 0 || scratch.tasks > plan.tasks) return no_step("the scratch was overwritten");
+  return {};
+}
+
 // Entries of one bundle, from the arrays as they lie on the device.
 struct Arrays {
   std::vector<index::DeviceBundle> bundle;
@@ -129,6 +146,15 @@ struct Arrays {
   std::vector<uint32_t> places;
   std::vector<uint64_t> members;
 };
+
+// Whether the entries of a bundle are among those that were read.
+bool lies_inside(const StepPlan& plan, const Arrays& arrays, int64_t b) {
+  const int64_t begin = arrays.bundle[b].begin, count = arrays.count[b];
+  if (count < -1) return false;
+  if (plan.every_token) return count <= plan.plan.capacities.row_entries;
+  const auto entries = static_cast<int64_t>(arrays.blocks.size());
+  return count <= 0 || (begin >= 0 && begin <= entries && count <= entries - begin);
+}
 
 FetchedBundle bundle_of(const StepPlan& plan, const Arrays& arrays, int64_t b) {
   const index::DeviceBundle& d = arrays.bundle[b];
@@ -168,17 +194,25 @@ Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stre
   const DeviceScratch scratch = scratch_of(plan, buffers);
   return guarded([&]() -> Result<FetchedStep> {
     Arrays arrays;
+    std::vector<DeviceControl> control;
+    std::vector<index::IndexHead> index_head;
     std::vector<ScratchHead> head;
     std::vector<DeviceTask> tasks;
+    TAMIS_RETURN_IF_ERROR(download(&control, static_cast<const DeviceControl*>(buffers.control), 1, s));
+    TAMIS_RETURN_IF_ERROR(download(&index_head, index.head, 1, s));
+    TAMIS_RETURN_IF_ERROR(download(&head, scratch.head, 1, s));
+    TAMIS_RETURN_IF_ERROR(check_heads(plan, buffers, control[0], index_head[0], head[0]));
     TAMIS_RETURN_IF_ERROR(download(&arrays.bundle, index.bundle, plan.bundles, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.count, index.count, plan.bundles, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.blocks, index.blocks, entries, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.places, index.places, entries, s));
     TAMIS_RETURN_IF_ERROR(download(&arrays.members, index.members, entries * plan.lists, s));
-    TAMIS_RETURN_IF_ERROR(download(&head, scratch.head, 1, s));
-    TAMIS_RETURN_IF_ERROR(download(&tasks, scratch.tasks, std::min<int64_t>(head[0].tasks, plan.tasks), s));
+    TAMIS_RETURN_IF_ERROR(download(&tasks, scratch.tasks, head[0].tasks, s));
     FetchedStep out;
-    for (int64_t b = 0; b < plan.bundles; ++b) out.bundles.push_back(bundle_of(plan, arrays, b));
+    for (int64_t b = 0; b < plan.bundles; ++b) {
+      if (!lies_inside(plan, arrays, b)) return no_step("the index set was overwritten");
+      out.bundles.push_back(bundle_of(plan, arrays, b));
+    }
     add_tasks(tasks, &out);
     return out;
   });

@@ -135,9 +135,12 @@ Status supports(const OutView& out) {
   TAMIS_RETURN_IF_ERROR(need_dense("out", out.out));
   for (const auto& [name, t] : {std::pair{"slot", &out.slots.slot},
                                 {"generation", &out.slots.generation},
-                                {"live_generation", &out.slots.live_generation}})
+                                {"live_generation", &out.slots.live_generation}}) {
     TAMIS_RETURN_IF_ERROR(need_dense(name, *t));
-  return {};
+    TAMIS_RETURN_IF_ERROR(need_aligned(name, *t));
+  }
+  TAMIS_RETURN_IF_ERROR(need_aligned("out", out.out));
+  return need_aligned("lse", out.lse);
 }
 
 Status supports_prefill(int32_t lists) {
@@ -211,14 +214,17 @@ uint64_t index_mark_of(const StepPlan& p) {
 index::IndexMark index_mark(const StepPlan& plan, const Problem& p, const Shape& s) {
   Hash hash;
   for (const int64_t number :
-       {s.requests, s.total_q, s.max_pages, s.kv_rows, int64_t{p.mask.causal}, p.mask.window, p.mask.sink,
-        int64_t{p.query.q_pos.present()}, int64_t{p.cache.page_table.present()}})
+       {s.requests, s.total_q, s.max_pages, s.pages, s.kv_rows, int64_t{p.mask.causal}, p.mask.window,
+        p.mask.sink, int64_t{p.query.q_pos.present()}, int64_t{p.cache.page_table.present()}})
     hash.add(static_cast<uint64_t>(number));
   return {index_mark_of(plan), hash.value()};
 }
 
 Status check_memory(const Problem& p) {
-  for (const auto& [name, t] : arrays_of(p)) TAMIS_RETURN_IF_ERROR(need_memory(name, *t));
+  for (const auto& [name, t] : arrays_of(p)) {
+    TAMIS_RETURN_IF_ERROR(need_memory(name, *t));
+    TAMIS_RETURN_IF_ERROR(need_aligned(name, *t));
+  }
   return {};
 }
 

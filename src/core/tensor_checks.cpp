@@ -41,4 +41,11 @@ Status need_memory(const char* name, const TensorView& t) {
   return t.data == nullptr && t.elements() > 0 ? invalid(name, "has elements but no memory") : Status();
 }
 
+Status need_aligned(const char* name, const TensorView& t) {
+  if (!t.present()) return {};
+  const int bytes = dtype_bytes(t.dtype);
+  if (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0) return {};
+  return invalid(name, "data does not start on a multiple of ", bytes, " bytes");
+}
+
 }  // namespace tamis

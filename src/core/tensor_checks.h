@@ -18,4 +18,7 @@ Status need_shape(const char* name, const TensorView& t, std::span<const DType> 
 // A present tensor with elements has memory behind it; an absent one needs none.
 Status need_memory(const char* name, const TensorView& t);
 
+// Memory that starts on a multiple of an element's size: kernels read and write whole elements.
+Status need_aligned(const char* name, const TensorView& t);
+
 }  // namespace tamis

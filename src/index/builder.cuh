@@ -36,9 +36,11 @@ class Builder {
   __device__ void build() {
     const int32_t qb = bundle_ / a_.bundles_a_block;
     first_row_ = qb * a_.candidates.index_heads + bundle_ % a_.bundles_a_block * a_.rows_apart;
-    const bool listed = a_.candidates.indices != nullptr;
+    const DeviceCandidates& c = a_.candidates;
+    // Offsets and counts are judged also where there is not one entry.
+    const bool listed = c.indices != nullptr || c.indptr != nullptr || c.count != nullptr;
     // Ask for the candidates before anything else is known: the loads take as long as all that follows.
-    if (listed && a_.candidates.indptr == nullptr) stage(row_of(a_, -1, first_row_, nullptr));
+    if (c.indices != nullptr && c.indptr == nullptr) stage(row_of(a_, -1, first_row_, nullptr));
     for (int32_t i = thread(); i < static_cast<int32_t>(sizeof(DeviceCounts) / 4); i += threads())
       reinterpret_cast<int32_t*>(&s_.counts)[i] = 0;
     if (threadIdx.x == 0) {
@@ -466,7 +468,7 @@ class Builder {
                                       : count_ - (a_.candidates.every_token ? 0 : s_.last_block_unseen);
     a_.out.offence[bundle_] = s_.key;
     if (refused) a_.out.record[bundle_] = s_.record;
-    if (bundle_ == 0) *a_.out.head = {.epoch = 0, .mark = a_.mark, .unused = 0};
+    if (bundle_ == 0) *a_.out.head = {.stamp = 0, .mark = a_.mark, .unused = 0};
   }
 
   const NormalizeArgs& a_;

@@ -57,6 +57,14 @@ NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capa
           .staged = static_cast<int32_t>(staged)};
 }
 
+NormalizeShared within(NormalizeShared shared, int64_t room) {
+  if (shared.lists || shared.bytes <= room) return shared;
+  const int64_t fewer = std::min<int64_t>(shared.staged, ceil_div(shared.bytes - room, 4));
+  shared.staged -= static_cast<int32_t>(fewer);
+  shared.bytes -= 4 * fewer;
+  return shared;
+}
+
 namespace {
 
 constexpr int32_t kMultiprocessors = 132;  // of the device that was measured

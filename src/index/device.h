@@ -53,9 +53,9 @@ struct IndexMark {
   uint64_t plan, problem;
 };
 
-// Head of the index memory. The epoch is that of the last step that was scheduled; 0 since a normalize.
+// Head of the index memory. The stamp is that of the last step that was scheduled; 0 since a normalize.
 struct IndexHead {
-  uint64_t epoch;
+  uint64_t stamp;
   IndexMark mark;
   uint64_t unused;
 };
@@ -149,6 +149,9 @@ struct NormalizeShared {
 };
 NormalizeShared normalize_shared(int64_t max_kv_len, int32_t block, int64_t capacity, int64_t lists,
                                  int64_t width, int64_t most_bytes);
+
+// The same within `room` bytes, where bitmaps leave less of it than the plan took: fewer entries are staged.
+NormalizeShared within(NormalizeShared shared, int64_t room);
 
 // Whether an instance for what most steps are made of will do: one list a bundle, no dense path, blocks that
 // divide pages; of one query, every entry inside one block.

@@ -18,8 +18,10 @@ __global__ void __launch_bounds__(kOneQuery ? (kPlain ? 1024 : 256) : 256, kPlai
 }
 
 template <bool kListsShared, bool kOneQuery, bool kPlain>
-Status launch_instance(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
+Status launch_instance(const device::Target& target, const NormalizeArgs& args, const NormalizeShared& shared,
+                       void* stream) {
   return device::launch<&normalize_kernel<kListsShared, kOneQuery, kPlain>>(
+      target,
       {.blocks = dim3(static_cast<unsigned>(args.out.bundles)),
        .threads = normalize_threads(args, shared),
        .shared_bytes = shared.bytes,
@@ -29,17 +31,20 @@ Status launch_instance(const NormalizeArgs& args, const NormalizeShared& shared,
 
 }  // namespace
 
-Status launch_normalize(const NormalizeArgs& args, const NormalizeShared& shared, void* stream) {
-  if (args.out.bundles == 0) return {};
+Status launch_normalize(const NormalizeArgs& planned, const NormalizeShared& wanted, void* stream) {
+  if (planned.out.bundles == 0) return {};
+  device::Target target;
+  TAMIS_RETURN_IF_ERROR(device::current_target("normalize", &target));
+  const NormalizeShared shared = within(wanted, target.facts.shared_bytes);
+  NormalizeArgs args = planned;
+  args.staged = shared.staged;
+  const auto launch = [&](auto* instance) { return instance(target, args, shared, stream); };
   const bool one = args.candidates.query_block == 1;
   if (is_plain(args, shared))
-    return (one ? launch_instance<true, true, true> : launch_instance<true, false, true>)(args, shared,
-                                                                                          stream);
+    return launch(one ? launch_instance<true, true, true> : launch_instance<true, false, true>);
   if (shared.lists)
-    return (one ? launch_instance<true, true, false> : launch_instance<true, false, false>)(args, shared,
-                                                                                            stream);
-  return (one ? launch_instance<false, true, false> : launch_instance<false, false, false>)(args, shared,
-                                                                                            stream);
+    return launch(one ? launch_instance<true, true, false> : launch_instance<true, false, false>);
+  return launch(one ? launch_instance<false, true, false> : launch_instance<false, false, false>);
 }
 
 }  // namespace tamis::index

@@ -24,8 +24,10 @@ PathChoice choose_auto(const Problem& problem, const Shape& shape, const Capacit
   const double all = blocks_of_request(shape, block) * static_cast<double>(capacities.rows);
   if (all <= 0) return {Path::kDirect, "auto: the number of all blocks is not known"};
   const double share = static_cast<double>(capacities.entries) / all;
-  const std::string found =
-      text("auto: bundles hold at least ", std::round(share * 100), " % of all blocks, ");
+  // In whole percents, but where that would round a share down to the edge that it is above.
+  const double rounded = std::round(share * 100);
+  const double shown = share > dense_share && rounded <= dense_share * 100 ? share * 100 : rounded;
+  const std::string found = text("auto: bundles hold at least ", shown, " % of all blocks, ");
   if (share > dense_share) return {Path::kDense, text(found, "more than ", dense_share * 100, " %")};
   return {Path::kDirect, text(found, "dense is taken above ", dense_share * 100, " %")};
 }

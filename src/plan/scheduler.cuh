@@ -192,23 +192,23 @@ class Scheduler {
             .counter = a_.counts_parts ? first_part : group};
   }
 
-  // The record of the first offence, the counts of the schedule and the epochs that let it run.
+  // The record of the first offence, the counts of the schedule and the stamps that let it run.
   __device__ void finish(bool refused) {
     DeviceControl& c = *a_.control;
     index::OffenceRecord verdict{0, -1, -1, -1, 0};
     if (refused) verdict = first_offence();
     const int64_t most = static_cast<int64_t>(~device::block_min(~static_cast<uint64_t>(most_), s_.keys));
     if (threadIdx.x != 0) return;
-    const uint64_t epoch = c.epoch + 1;
+    const uint64_t epoch = c.epoch + 1, stamp = stamp_of(a_.control, epoch);
     c.verdict = verdict;
     c.tasks = refused ? 0 : tasks_;
     c.parts = refused ? 0 : parts_;
     c.most_parts = refused ? 0 : most;
-    a_.scratch.head->epoch = epoch;
+    a_.scratch.head->stamp = stamp;
     a_.scratch.head->code = verdict.code;
     a_.scratch.head->tasks = refused ? 0 : static_cast<int32_t>(tasks_);
     a_.scratch.head->plan = a_.plan;
-    a_.index.head->epoch = epoch;
+    a_.index.head->stamp = stamp;
     c.epoch = epoch;
   }
 

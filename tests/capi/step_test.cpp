@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
@@ -226,6 +227,11 @@ TEST(CStep, OptionsArrive) {
   r.options.engine = 3;
   refused(TAMIS_INVALID_ARGUMENT, "engine: 3");
   r.options.engine = TAMIS_CUDA_ENGINE_AUTO;
+  for (const double density : {std::nan(""), 1.5}) {
+    r.options.density = density;
+    refused(TAMIS_INVALID_ARGUMENT, "density: ");
+  }
+  r.options.density = -1;
   r.options.block = 48;
   refused(TAMIS_UNSUPPORTED, "block: 48");
   r.options.block = 0;

@@ -57,6 +57,62 @@ class Model(CliTest):
         nested = self.shape(outer.encode())
         self.assertEqual((nested["q_heads"], nested["dtype"]), (32, "F16"))
 
+    def test_null_is_missing(self):
+        self.assertEqual(self.shape(torch_dtype=None, dtype="float16")["dtype"], "F16")
+        inner = {**CONFIG, "torch_dtype": None}
+        outer = {"num_attention_heads": None, "torch_dtype": "float16", "text_config": inner}
+        self.assertEqual(self.shape(json.dumps(outer).encode())["dtype"], "F16")
+        report = self.refused(3, "invalid_argument", "kernels", "--model", self.config(torch_dtype=None))
+        self.assertIn("torch_dtype: is missing", report["message"])
+
+    def test_dtypes(self):
+        self.assertEqual(self.shape(torch_dtype="torch.bfloat16")["dtype"], "BF16")
+        for inner, outer in (("torch_dtype", "dtype"), ("dtype", "torch_dtype")):
+            config = {k: v for k, v in CONFIG.items() if k != "torch_dtype"} | {inner: "float16"}
+            text = json.dumps({outer: "bfloat16", "text_config": config}).encode()
+            self.assertEqual(self.shape(text)["dtype"], "F16")
+
+    def test_windows_that_are_none(self):
+        for changes in ({"sliding_window": 0}, {"sliding_window": None, "use_sliding_window": True},
+                        {"sliding_window": -1, "use_sliding_window": False},
+                        {"sliding_window": "wide", "use_sliding_window": False},
+                        {"sliding_window": 4096, "layer_types": ["full_attention"] * 3}):
+            with self.subTest(changes=changes):
+                self.assertEqual(self.shape(**changes)["window"], 0)
+
+    def test_windows_of_some_layers(self):
+        some = ["sliding_attention", "full_attention"]
+        for key, value in (("layer_types", some), ("sliding_window_pattern", 6), ("max_window_layers", 28),
+                           ("sliding_window_pattern", "LLLG")):
+            with self.subTest(key=key):
+                path = self.config(sliding_window=4096, **{key: value})
+                report = self.good_json("kernels", "--model", path)
+                self.assertEqual(report["model"]["window"], 4096)
+                self.assertIn(f"only some layers have the window ({key})", report["note"])
+                self.assertIn(f"only some layers have the window ({key})", self.good("kernels", "--model", path))
+        for changes in ({}, {"sliding_window": 4096}, {"layer_types": some},
+                        {"sliding_window": 4096, "layer_types": ["sliding_attention"] * 2}):
+            with self.subTest(changes=changes):
+                self.assertIsNone(self.good_json("kernels", "--model", self.config(**changes))["note"])
+
+    def test_heads_of_another_kind(self):
+        self.assertEqual(self.shape(num_key_value_heads="absent", num_kv_heads=4)["kv_heads"], 4)
+        self.assertEqual(self.shape(num_kv_heads=4)["kv_heads"], 8)
+        self.assertEqual(self.shape(kv_lora_rank=None)["kv_heads"], 8)
+        for changes in ({"kv_lora_rank": 512}, {"num_key_value_heads_per_layer": [8, 4]}, {"head_dim_per_layer": [64]}):
+            with self.subTest(changes=changes):
+                report = self.refused(4, "unsupported", "kernels", "--model", self.config(**changes))
+                self.assertIn(next(iter(changes)), report["message"])
+        self.assertIn("multi-head latent attention",
+                      self.refused(4, "unsupported", "kernels", "--model", self.config(kv_lora_rank=1))["message"])
+
+    def test_where_a_missing_key_was_looked_for(self):
+        for key in ("num_attention_heads", "max_position_embeddings", "torch_dtype"):
+            inner = {k: v for k, v in CONFIG.items() if k != key}
+            report = self.refused(3, "invalid_argument", "kernels", "--model",
+                                  self.config(json.dumps({"text_config": inner}).encode()))
+            self.assertIn(f"{key}: is missing in text_config", report["message"])
+
     def test_plans(self):
         report = self.good_json("kernels", "--model", self.config())
         asked = {(p["unit"], p["index_heads"], p["backend"]) for p in report["plans"]}
@@ -104,7 +160,11 @@ class Model(CliTest):
         self.assertEqual(len(plans), 6)
 
     def test_files_that_are_none(self):
-        for text in (b"", b"{", b"[]", b"7", b"\xff\xfe{}", b"{} {}", b"\0" * 100, self.case.read_bytes()):
+        good = self.config().read_bytes()
+        deep = [b'{"a":' * n + b"1" + b"}" * n for n in (200, 100_000)]
+        deep += [good[:-1] + b', "num_attention_heads": ' + b"[" * n + b"]" * n + b"}" for n in (200, 100_000)]
+        for text in (b"", b"{", b"[]", b"7", b"\xff\xfe{}", b"{} {}", b"\0" * 100, self.case.read_bytes(),
+                     good + b"\0", good + b"\0\0{", *deep):
             with self.subTest(text=text[:10]):
                 self.refused(5, "io_error", "kernels", "--model", self.config(text))
         for path in (self.folder / "missing", self.folder, ""):

@@ -65,6 +65,7 @@ class Tiers(CliTest):
     def test_files_that_are_none(self):
         for text in ("", "\n# nothing\n", "64\n", "64 1 1\n", "64 x", "6.5 1", "64 1\nsixty 2", "{", '{"a": 1}',
                      '{"4": 1.5}', '{"4": "1"}', '{"4": 18446744073709551615}', "{} {}", "64 99999999999999999999",
+                     '{"4": 1, "5": ' + "[" * 100_000 + "]" * 100_000 + "}", b'{"4": 1}\0', b'{"4": 1}\0{"5": 1}',
                      b"\xff\xfe 1", b"\0" * 20, self.case.read_bytes()[:-1]):
             with self.subTest(text=text[:20]):
                 self.refused(5, "io_error", "tiers", self.histogram(text))

@@ -68,6 +68,21 @@ TEST_F(CudaMarks, AnotherMask) {
   }
 }
 
+TEST_F(CudaMarks, APoolOfFewerPages) {
+  const TestProblem t = problem();
+  const DeviceProblem device(t.problem);
+  const std::unique_ptr<DeviceStep> step = planned(t.problem);
+  ASSERT_TRUE(cuda::normalize(step->plan, device.problem, step->buffers(), nullptr).ok());
+  ASSERT_TRUE(cuda::schedule(step->plan, step->buffers(), nullptr).ok());
+  Problem fewer = device.problem;
+  fewer.cache.k.shape[0] = fewer.cache.v.shape[0] = 1;
+  DeviceOut out(t.problem, DType::kF32, Placement::kDense, Before::kMinusZero);
+  ASSERT_TRUE(cuda::run(step->plan, fewer, out.view(), step->buffers(), nullptr).ok());
+  EXPECT_STREQ(code_name(cuda::poll(step->plan, step->buffers(), nullptr).code()), "stale_plan");
+  out.get();
+  EXPECT_TRUE(all_nan(out.out()));
+}
+
 TEST_F(CudaMarks, FewerQueriesThanTheIndexSetHas) {
   const TestProblem t = problem(), fewer = problem({1, 0, 1});
   const DeviceProblem device(t.problem), device_fewer(fewer.problem);

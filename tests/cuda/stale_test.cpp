@@ -112,6 +112,40 @@ TEST_F(CudaStale, AnotherPlanUsedTheScratch) {
   EXPECT_TRUE(shared.fences_stand());
 }
 
+// One plan, two sets of lists with a control and an index each, and as many steps behind each of them.
+TEST_F(CudaStale, AnotherSetUsedTheScratch) {
+  const TestProblem t = problem();
+  TestProblem other = problem();
+  other.problem.mask.window = 32;
+  const Wanted want = wanted(t.problem), want_other = wanted(other.problem);
+  const std::unique_ptr<DeviceStep> a = planned(t.problem, split()), b = planned(t.problem, split());
+  const DeviceProblem device(t.problem), device_other(other.problem);
+  for (const bool swapped : {false, true}) {
+    a->clear();
+    b->clear();
+    cuda::StepBuffers of_a = a->buffers(), of_b = b->buffers();
+    of_b.scratch = of_a.scratch;
+    const cuda::StepBuffers &first = swapped ? of_b : of_a, &last = swapped ? of_a : of_b;
+    ASSERT_TRUE(cuda::normalize(a->plan, device.problem, first, nullptr).ok());
+    ASSERT_TRUE(cuda::schedule(a->plan, first, nullptr).ok());
+    DeviceOut out(t.problem, DType::kF32, Placement::kDense, Before::kMinusZero), out_last(other.problem);
+    ASSERT_TRUE(cuda::step(a->plan, device_other.problem, out_last.view(), last, nullptr).ok());
+    ASSERT_TRUE(cuda::run(a->plan, device.problem, out.view(), first, nullptr).ok());
+    EXPECT_STREQ(code_name(cuda::poll(a->plan, first, nullptr).code()), "stale_plan");
+    EXPECT_TRUE(cuda::poll(a->plan, last, nullptr).ok());
+    out.get();
+    EXPECT_TRUE(all_nan(out.out()));
+    EXPECT_TRUE(all_nan(out.lse()));
+    out_last.get();
+    EXPECT_EQ(differs(out_last.out(), want_other.answer.output.out, want_other.tolerance.out), "");
+    DeviceOut healed(t.problem);
+    ASSERT_TRUE(cuda::step(a->plan, device.problem, healed.view(), first, nullptr).ok());
+    EXPECT_TRUE(cuda::poll(a->plan, first, nullptr).ok());
+    healed.get();
+    EXPECT_EQ(differs(healed.out(), want.answer.output.out, want.tolerance.out), "");
+  }
+}
+
 TEST_F(CudaStale, BuffersWereOverwritten) {
   const TestProblem t = problem();
   const Wanted want = wanted(t.problem);

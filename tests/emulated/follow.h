@@ -18,7 +18,9 @@ namespace tamis::testing {
 class Emulated {
  public:
   // `in_memory`: blocks and member words are gathered in the index set even where shared memory would do.
-  Emulated(const Problem& p, const cuda::StepPlan& made, bool in_memory = false) : plan(made) {
+  // staged: entries that are, at most, where that is so.
+  Emulated(const Problem& p, const cuda::StepPlan& made, bool in_memory = false, int64_t staged = 4096)
+      : plan(made) {
     memory_.assign(static_cast<size_t>(plan.bytes.index) + kFence + 256, '\xFF');
     void* at = memory_.data();
     size_t room = memory_.size();
@@ -28,7 +30,7 @@ class Emulated {
     index::NormalizeShared shared = cuda::shared_of(plan, p.candidates);
     if (in_memory)
       shared = index::normalize_shared(plan.max_kv_len, plan.plan.block, plan.plan.capacities.row_entries,
-                                       plan.lists, shared.staged, 0);
+                                       plan.lists, std::min<int64_t>(shared.staged, staged), 0);
     const index::NormalizeArgs args = cuda::normalize_args(plan, p, *describe(p), buffers, shared);
     std::vector<uint64_t> scratch(static_cast<size_t>(shared.bytes) / 8 + 1, 0x5A5A5A5A5A5A5A5Au);
     emulate_normalize(args, shared, reinterpret_cast<char*>(scratch.data()));

@@ -261,6 +261,74 @@ TEST(Launches, WhatDoesNotFitIsRefusedByName) {
   }
 }
 
+// Elements are read and written whole: what does not start on one is refused by its name, before any launch.
+TEST(Launches, MemoryStartsOnAnElement) {
+  const std::vector<int32_t> slots(2, 0);
+  const auto shifted = [](const void* data, uintptr_t bytes) {
+    return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(data) + bytes);
+  };
+  const auto expect_refused = [](const char* name, const Prepared& p, const OutView& view) {
+    runtime.calls = {};
+    const Status s = cuda::step(p.plan, p.made.problem, view, p.buffers, nullptr);
+    EXPECT_STREQ(code_name(s.code()), "invalid_argument") << name;
+    EXPECT_EQ(s.message().rfind(std::string(name) + ": ", 0), 0u) << s.message();
+    EXPECT_EQ(runtime.calls.launch, 0);
+  };
+  current_device = 68;
+  for (const auto& [name, member] : {std::pair{"out", &OutView::out}, {"lse", &OutView::lse}}) {
+    Prepared p;
+    p.view.lse = mutable_view(p.out.data(), DType::kF32, {2, 8});
+    (p.view.*member).data = const_cast<void*>(shifted(p.out.data(), 2));
+    expect_refused(name, p, p.view);
+  }
+  const auto of_slots = [&](const char* name, TensorView SlotView::*member) {
+    Prepared p;
+    p.view.slots = {.slot = dense_view(slots.data(), DType::kI32, {2}),
+                    .generation = dense_view(slots.data(), DType::kU32, {2}),
+                    .live_generation = dense_view(slots.data(), DType::kU32, {2})};
+    (p.view.slots.*member).data = shifted(slots.data(), 1);
+    expect_refused(name, p, p.view);
+  };
+  of_slots("slot", &SlotView::slot);
+  of_slots("generation", &SlotView::generation);
+  of_slots("live_generation", &SlotView::live_generation);
+  const auto of_problem = [&](const char* name, auto tensor) {
+    Prepared p;
+    TensorView& t = tensor(p.made.problem);
+    t.data = shifted(t.data, 2);
+    expect_refused(name, p, p.view);
+  };
+  of_problem("cu_q", [](Problem& p) -> TensorView& { return p.query.cu_q; });
+  of_problem("kv_len", [](Problem& p) -> TensorView& { return p.cache.kv_len; });
+  of_problem("page_table", [](Problem& p) -> TensorView& { return p.cache.page_table; });
+  of_problem("cand_indices", [](Problem& p) -> TensorView& { return p.candidates.indices; });
+}
+
+// Entries are staged where the bitmaps of long requests leave room: the limits of docs/device_step.md hold
+// for lists of any width.
+TEST(Launches, TheLongestRequestsWithWideLists) {
+  runtime.shared[66] = k99;
+  const auto planned = [](int64_t tokens, int64_t width) {
+    Prepared p;
+    p.made.problem.cache.page_table.shape[1] = tokens / 16;
+    p.made.problem.candidates.indices.shape[1] = width;
+    Result<cuda::StepPlan> plan = cuda::plan_step(p.made.problem, {.block = 16});
+    if (plan.ok()) p.plan = std::move(*plan);
+    p.buffers.bytes = p.plan.bytes;
+    return std::pair{plan.ok(), cuda::step(p.plan, p.made.problem, p.view, p.buffers, nullptr)};
+  };
+  for (const auto& [device, tokens] : {std::pair{67, int64_t{14'800'000}}, {66, int64_t{6'400'000}}})
+    for (const int64_t width : {64, 2048, 4096, 20'000}) {
+      current_device = device;
+      const auto [plans, ran] = planned(tokens, width);
+      EXPECT_TRUE(plans && ran.ok()) << tokens << " tokens, " << width << " entries: " << ran.message();
+    }
+  current_device = 67;
+  EXPECT_FALSE(planned(14'900'000, 64).first);
+  current_device = 66;
+  EXPECT_EQ(planned(6'500'000, 64).second.code(), Code::kUnsupported);
+}
+
 // What a caller is told is what a launch does.
 TEST(Launches, RingOnSaysWhatIsLaunched) {
   using cuda::Ring;

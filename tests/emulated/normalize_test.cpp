@@ -40,6 +40,60 @@ TEST(EmulatedNormalize, GivesTheIndexSetOfTheHost) {
   EXPECT_GT(own, 0);
 }
 
+// Offsets and counts are judged also where the list of all rows is empty and has no memory.
+TEST(EmulatedNormalize, OffsetsOfNoEntries) {
+  const auto made = [](const TensorView& indices) {
+    TestProblem t(small_spec(64, {40, 20}, {1, 1}));
+    t.fixed({{0}, {0}});
+    t.problem.candidates.indices = indices;
+    return t;
+  };
+  for (const bool bad : {false, true}) {
+    const std::vector<int32_t> counts{0, bad ? 1 : 0}, indptr{0, bad ? 5 : 0, 0};
+    TestProblem fixed = made(dense_view(nullptr, DType::kI32, {2, 0})),
+                csr = made(dense_view(nullptr, DType::kI32, {0}));
+    fixed.problem.candidates.count = dense_view(counts.data(), DType::kI32, {2});
+    csr.problem.candidates.form = CandidateForm::kCsr;
+    csr.problem.candidates.indptr = dense_view(indptr.data(), DType::kI32, {3});
+    for (const TestProblem* t : {&fixed, &csr}) {
+      const Emulated e(t->problem, *cuda::plan_step(t->problem));
+      EXPECT_STREQ(code_name(e.verdict().code()), bad ? "invalid_argument" : "ok");
+      expect_like_host(e, t->problem);
+    }
+  }
+}
+
+// As many entries are staged as there is room for.
+TEST(EmulatedNormalize, WithFewEntriesStaged) {
+  int64_t fewer = 0;
+  for (int64_t number = first_problem(); number < first_problem() + problems(); ++number) {
+    Dice d(number);
+    const TestProblem t = draw_problem(d, false);
+    const cuda::StepOptions o = draw_options(d);
+    if (t.problem.candidates.form == CandidateForm::kAll) continue;
+    SCOPED_TRACE(::testing::Message() << "TAMIS_CUDA_FIRST=" << number);
+    const Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, o);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    for (const int64_t staged : {0, 1, 7}) {
+      const Emulated e(t.problem, *plan, true, staged);
+      fewer += cuda::shared_of(*plan, t.problem.candidates).staged > staged;
+      expect_like_host(e, t.problem);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(fewer, 0);
+}
+
+TEST(EmulatedNormalize, WithinTheRoomThereIs) {
+  const index::NormalizeShared all{.bytes = 1000, .lists = false, .staged = 100};
+  for (const auto& [room, staged] :
+       {std::pair{1000, 100}, {2000, 100}, {999, 99}, {996, 99}, {601, 0}, {10, 0}}) {
+    const index::NormalizeShared s = index::within(all, room);
+    EXPECT_EQ(s.staged, staged) << room;
+    EXPECT_EQ(s.bytes, 600 + 4 * staged);
+  }
+}
+
 // Positions that are given and follow each other, below 0, past the end, or all but one of them: together the
 // windows are one, or are not.
 TEST(EmulatedNormalize, WindowsOfManyQueries) {

@@ -144,6 +144,23 @@ TEST(StepPlan, EntriesBeyondThirtyTwoBits) {
   }
 }
 
+TEST(StepPlan, OptionsThatAreNone) {
+  const TestProblem t = decode(2);
+  const auto refused = [&t](const char* name, const cuda::StepOptions& o) {
+    const Status s = cuda::plan_step(t.problem, o).status();
+    EXPECT_STREQ(code_name(s.code()), "invalid_argument") << name;
+    EXPECT_EQ(s.message().rfind(std::string(name) + ": ", 0), 0u) << s.message();
+  };
+  refused("ring", {.ring = static_cast<cuda::Ring>(9)});
+  refused("load", {.load = static_cast<cuda::Load>(9)});
+  refused("engine", {.engine = static_cast<cuda::Engine>(9)});
+  refused("path", {.plan = {.path = static_cast<Path>(9)}});
+  refused("fallback", {.plan = {.fallback = static_cast<Fallback>(9)}});
+  for (const double density : {kNaN, kInf, 1.5}) refused("density", {.density = density});
+  for (const double density : {-kInf, -1.0, 0.0, 1.0})
+    EXPECT_TRUE(cuda::plan_step(t.problem, {.density = density}).ok()) << density;
+}
+
 TEST(StepPlan, RowsMustFitTheIndexHeads) {
   TestProblem t = decode(2);
   t.problem.candidates.indices.shape[0] = 3;

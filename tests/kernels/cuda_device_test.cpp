@@ -1,4 +1,5 @@
 // cuda_devices() lists devices or says why there are none; it holds with and without CUDA, driver and device.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "tamis/device.h"
@@ -13,6 +14,16 @@ TEST(CudaDevices, WithoutOneTheReasonIsGiven) {
   const Status status = devices.status();
   const std::string& why = status.message();
   EXPECT_NE(why.find(built_with_cuda() ? "CUDA error " : "no CUDA backend"), std::string::npos) << why;
+}
+
+// The runtime calls a driver that is not there too old.
+TEST(CudaDevices, ADriverThatIsNotThereIsNotCalledTooOld) {
+  const auto devices = cuda_devices();
+  if (devices.ok() || !built_with_cuda() || dlopen("libcuda.so.1", RTLD_LAZY) != nullptr)
+    GTEST_SKIP() << "there is a driver, or no CUDA";
+  const Status status = devices.status();
+  EXPECT_NE(status.message().find("no driver is loaded"), std::string::npos) << status.message();
+  EXPECT_EQ(status.message().find("insufficient"), std::string::npos) << status.message();
 }
 
 TEST(CudaDevices, AsListed) {

@@ -58,6 +58,22 @@ TEST(Plan, AutoIsDenseAboveAShareOfAllBlocks) {
   }
 }
 
+// A share just above the edge is not rounded down to it.
+TEST(Plan, TheReasonForDenseDoesNotContradictItself) {
+  Grid g = decode(2);
+  g.page_size = 16;
+  g.max_pages = 40'000;  // 10 000 blocks of 64 a request
+  const double share = policy_of(Backend::kCpu).dense_share;
+  const auto edge = static_cast<int64_t>(share * 20'000);
+  const Capacities c{.requests = 2, .queries = 2, .rows = 2, .entries = edge + 1, .row_entries = 10'000};
+  const Plan plan = must_plan(problem_of(g), c, 64, {});
+  EXPECT_EQ(plan.path, Path::kDense);
+  const std::string words = "bundles hold at least ";
+  const size_t at = plan.reason.find(words);
+  ASSERT_NE(at, std::string::npos) << plan.reason;
+  EXPECT_GT(std::stod(plan.reason.substr(at + words.size())), share * 100) << plan.reason;
+}
+
 TEST(Plan, AutoIsDirectWhereNothingIsKnown) {
   EXPECT_EQ(must_plan(problem_of(decode(0)), {}, 64, {}).path, Path::kDirect);
   Problem p;

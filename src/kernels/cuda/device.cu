@@ -16,16 +16,25 @@ bool means_no_device(cudaError_t code) {
   return code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice;
 }
 
+Status no_devices(cudaError_t code) {
+  int driver = 0;
+  // The runtime calls a driver that is not there too old.
+  if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    cudaGetLastError();
+    return {Code::kDeviceError,
+            text("no CUDA device: no driver is loaded (CUDA error ", static_cast<int>(code), ")")};
+  }
+  return device::cuda_status(code,
+                             means_no_device(code) ? "no CUDA device" : "cannot count the CUDA devices");
+}
+
 }  // namespace
 
 bool built_with_cuda() { return true; }
 
 Result<std::vector<CudaDevice>> cuda_devices() {
   int count = 0, driver = 0, runtime = 0;
-  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
-    return device::cuda_status(code,
-                               means_no_device(code) ? "no CUDA device" : "cannot count the CUDA devices");
-  }
+  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) return no_devices(code);
   if (count == 0) return device::cuda_status(cudaErrorNoDevice, "no CUDA device");
   TAMIS_RETURN_IF_ERROR(
       device::cuda_status(cudaDriverGetVersion(&driver), "cannot ask for the CUDA driver's version"));

@@ -32,8 +32,7 @@ constexpr Kernel prefill_kernel(const char* name, DType dtype) {
                  .head_dim_multiple_of = 8},
       .note =
           "128 query rows a CTA, wgmma; K and V by the copy engine, or by copies of threads where pages or "
-          "head sizes are odd; only where it is asked for (engine prefill); has been followed on the host, "
-          "not yet run on a device"};
+          "head sizes are odd; only where it is asked for (engine prefill)"};
 }
 
 constexpr Kernel kCudaKernels[] = {

@@ -201,7 +201,7 @@ void copy_async(uint32_t to, const void* from, uint32_t bytes, uint32_t size) {
   Thread& self = *machine->now;
   char* place = self.cta->arena.at(to, size, size, "cp.async");
   if (bytes > size) fail("cp.async of %u bytes of %u", bytes, size);
-  if (bytes > 0 && reinterpret_cast<uintptr_t>(from) % size != 0)
+  if (reinterpret_cast<uintptr_t>(from) % size != 0)  // also where no byte is read
     fail("cp.async from an address not on %u bytes", size);
   std::memset(place, kPoison, size);
   const Copy copy{to, from, bytes, size};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "index/device.h"
+#include "kernels/cuda/decode/launch.h"
 #include "kernels/cuda/prefill/launch.h"
 #include "plan/device.h"
 
@@ -13,6 +14,10 @@ namespace tamis::testing {
 std::string emulate_normalize(const index::NormalizeArgs& args, const index::NormalizeShared& shared,
                               uint64_t seed, int threads = 0);
 std::string emulate_schedule(const ScheduleArgs& args, uint64_t seed);
+
+// BF16, head sizes up to 128: one kernel of each kind of feeding is enough here.
+std::string emulate_decode(const cuda::DecodeKey& key, const cuda::DecodeArgs& args,
+                           const cuda::DecodeGrid& grid, uint64_t seed);
 
 // `without_maps`: tensor maps are made here. ctas: that stay.
 std::string emulate_prefill(const cuda::PrefillKey& key, const cuda::PrefillArgs& without_maps,

@@ -28,7 +28,7 @@ struct Written {
 Written written(Given g) {
   const auto bundles = static_cast<int32_t>(g.counts.size());
   Written w;
-  index::IndexHead head{.epoch = 0, .mark = {7, 8}, .unused = 0};
+  index::IndexHead head{.stamp = 0, .mark = {7, 8}, .unused = 0};
   std::vector<uint64_t> offence(g.counts.size(), index::kNoOffence);
   std::vector<index::OffenceRecord> record(g.counts.size());
   constexpr int64_t kArrivals = 40;

@@ -47,11 +47,12 @@ struct DecodeConfig {
 __device__ inline int32_t verdict_of(const DecodeArgs& a) {
   const ScratchHead& scratch = *a.scratch.head;
   // All loads before the first comparison: they travel together.
-  const uint64_t now = a.control->epoch, made = scratch.epoch, plan = scratch.plan;
+  const uint64_t now = a.control->epoch, made = scratch.stamp, plan = scratch.plan;
   const index::IndexHead index = *a.index.head;
   const int32_t code = scratch.code;
-  const bool stale = (now ^ index.epoch) | (now ^ made) | (plan ^ a.plan) | (index.mark.plan ^ a.mark.plan) |
-                     (index.mark.problem ^ a.mark.problem) | (now == 0);
+  const uint64_t stamp = stamp_of(a.control, now);
+  const bool stale = (stamp ^ index.stamp) | (stamp ^ made) | (plan ^ a.plan) |
+                     (index.mark.plan ^ a.mark.plan) | (index.mark.problem ^ a.mark.problem) | (now == 0);
   return stale ? static_cast<int32_t>(Code::kStalePlan) : code;
 }
 

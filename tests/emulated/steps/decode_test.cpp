@@ -1,0 +1,91 @@
+// The decode kernel's own code on the host, where copies know what alignment is.
+#include "emulated/steps/set.h"
+
+namespace tamis {
+namespace {
+
+using namespace testing;  // NOLINT: the vocabulary of support/
+
+TEST(EmulatedDecode, TheReferenceAgrees) {
+  for (const cuda::Load load : {cuda::Load::kBlocks, cuda::Load::kTokens})
+    for (const cuda::Ring ring : {cuda::Ring::kFull, cuda::Ring::kShort}) {
+      TestProblem t(small_spec(64, {70, 33}, {1, 1}));
+      t.problem.candidates.unit = 16;
+      t.fixed({{0, 3, 4}, {1, 2, 0}});
+      const cuda::StepPlan plan = *cuda::plan_step(t.problem, {.load = load, .ring = ring});
+      Set set(plan);
+      set.prepare(t.problem);
+      EXPECT_TRUE(set.runs(t.problem)) << cuda::load_name(load) << ", " << cuda::ring_name(ring);
+    }
+}
+
+// K and V of one tensor [pages, 2, ...] as the views that docs/device_step.md writes out, and its page table.
+TEST(EmulatedDecode, TheCacheOfFlashInfer) {
+  for (const Layout layout : {Layout::kNHD, Layout::kHND}) {
+    constexpr int64_t P = 16, H = 2, D = 64;
+    Spec s = small_spec(D, {70, 33}, {1, 1});
+    s.layout = layout;
+    TestProblem t(s);
+    t.all();
+    CacheView& c = t.problem.cache;
+    const int64_t pages = c.k.shape[0], half = P * H * D;
+    std::vector<uint16_t> cache(static_cast<size_t>(2 * pages * half));
+    for (int64_t page = 0; page < pages; ++page)
+      for (const int side : {0, 1})
+        std::memcpy(&cache[(2 * page + side) * half],
+                    static_cast<const uint16_t*>((side == 0 ? c.k : c.v).data) + page * half, 2 * half);
+    const Wanted want = wanted(t.problem);
+    const bool nhd = layout == Layout::kNHD;
+    c.k = dense_view(cache.data(), DType::kBF16, {pages, nhd ? P : H, nhd ? H : P, D});
+    c.k.stride[0] = 2 * P * H * D;
+    c.v = c.k;
+    c.v.data = reinterpret_cast<const char*>(cache.data()) + P * H * D * 2;
+    const Result<reference::Answer> same = reference::forward(t.problem);
+    ASSERT_TRUE(same.ok()) << same.status().message();
+    EXPECT_EQ(same->output.out, want.answer.output.out);
+
+    std::vector<int32_t> indptr{0}, indices, last;  // as FlashInfer has them
+    for (size_t b = 0; b < s.kv_len.size(); ++b) {
+      const int32_t n = (s.kv_len[b] + 15) / 16;
+      for (int32_t j = 0; j < n; ++j)
+        indices.push_back(c.page_table.at<int32_t>({static_cast<int64_t>(b), j}));
+      indptr.push_back(indptr.back() + n);
+      last.push_back(s.kv_len[b] - (n - 1) * 16);
+    }
+    const int64_t most = c.page_table.shape[1];
+    std::vector<int32_t> table(2 * static_cast<size_t>(most), -1), kv_len;
+    for (size_t b = 0; b < 2; ++b) {
+      std::copy(&indices[indptr[b]], &indices[indptr[b]] + (indptr[b + 1] - indptr[b]), &table[b * most]);
+      kv_len.push_back((indptr[b + 1] - indptr[b] - 1) * 16 + last[b]);
+    }
+    c.page_table = dense_view(table.data(), DType::kI32, {2, most});
+    c.kv_len = dense_view(kv_len.data(), DType::kI32, {2});
+    const cuda::StepPlan plan = *cuda::plan_step(t.problem);
+    Set set(plan);
+    set.prepare(t.problem);
+    EXPECT_TRUE(set.runs(t.problem)) << (nhd ? "NHD" : "HND");
+  }
+}
+
+// One row a cache may have whatever stride: no copy may follow it.
+TEST(EmulatedDecode, TheStrideOfASingleRow) {
+  for (const cuda::Engine engine : {cuda::Engine::kDecode, cuda::Engine::kPrefill})
+    for (const cuda::Load load : {cuda::Load::kBlocks, cuda::Load::kTokens}) {
+      Spec s = small_spec(64, {1}, {1});
+      s.page_size = 0;
+      s.slack = 0;
+      TestProblem t(s);
+      t.all();
+      ASSERT_EQ(t.problem.cache.k.shape[0], 1);
+      t.problem.cache.k.stride[0] = 65;
+      t.problem.cache.v.stride[0] = 67;
+      const Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, {.load = load, .engine = engine});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      Set set(*plan);
+      set.prepare(t.problem);
+      EXPECT_TRUE(set.runs(t.problem)) << cuda::engine_name(engine) << ", " << cuda::load_name(load);
+    }
+}
+
+}  // namespace
+}  // namespace tamis
