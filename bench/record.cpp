@@ -1,7 +1,9 @@
 #include "record.h"
 
 #include <fstream>
+#include <iterator>
 
+#include "io/json_text.h"
 #include "tamis/io.h"
 
 namespace tamis::bench {
@@ -89,7 +91,7 @@ Status write_record(const std::string& path, const Json& record) {
 Result<Json> read_record(const std::string& path) {
   std::ifstream file(path);
   if (!file) return bad(path, "cannot be read");
-  Json record = Json::parse(file, nullptr, false);
+  Json record = io::parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
   if (record.is_discarded() || !record.is_object()) return bad(path, "is not a JSON object");
   for (const std::string& key : record_keys())
     if (!record.contains(key)) return bad(path, "is not a record: '" + key + "' is missing");

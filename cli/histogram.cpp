@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "json_text.h"
+#include "io/json_text.h"
 #include "tamis/io.h"
 
 namespace tamis::cli {
@@ -58,7 +58,7 @@ Status add_lines(const std::string& path, std::string_view text, std::vector<Len
 }
 
 Status add_json(const std::string& path, std::string_view text, std::vector<LengthWeight>* lengths) {
-  const Json object = parse_json(text);
+  const Json object = io::parse_json(text);
   if (!object.is_object()) return bad_file(path, "is not one JSON object {\"length\": count, ...}");
   for (const auto& [key, count] : object.items()) {
     const std::optional<int64_t> length = number(key);

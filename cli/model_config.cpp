@@ -7,7 +7,7 @@
 #include <optional>
 #include <system_error>
 
-#include "json_text.h"
+#include "io/json_text.h"
 #include "kernels_model.h"
 
 namespace tamis::cli {
@@ -36,7 +36,7 @@ Result<Json> read_object(const std::string& path) {
     if (std::ssize(text) > kMostBytes) return bad_file(path, "is longer than 16 MiB, no model configuration");
   }
   if (file.bad()) return bad_file(path, "cannot be read");
-  Json object = parse_json(text);
+  Json object = io::parse_json(text);
   if (!object.is_object()) return bad_file(path, "is not one JSON object");
   return object;
 }

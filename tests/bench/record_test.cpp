@@ -99,6 +99,9 @@ TEST(Record, RefusesWhatIsNoRecord) {
     less["readings"][0].erase(key);
     EXPECT_TRUE(refused(less.dump())) << key;
   }
+  EXPECT_TRUE(refused(good.dump() + std::string(1, '\0')));
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_TRUE(refused("{\"schema\": " + deep + good.dump().replace(0, 1, ", ")));
   Json other = good;
   other["schema"] = kSchema + 1;
   EXPECT_TRUE(refused(other.dump()));

@@ -1,8 +1,15 @@
-#include "json_text.h"
+// JSON that a user wrote.
+#pragma once
 
-namespace tamis::cli {
+#include <nlohmann/json.hpp>
+#include <string_view>
 
-Json parse_json(std::string_view text) {
+namespace tamis::io {
+
+// What the text holds, keys in its order; discarded where it is not JSON, holds a zero byte, or nests deeper
+// than anything that is meant: copying and printing such values recurses.
+inline nlohmann::ordered_json parse_json(std::string_view text) {
+  using Json = nlohmann::ordered_json;
   constexpr int most_depth = 100;
   const Json none(Json::value_t::discarded);
   // The parser takes a zero byte for the end.
@@ -18,4 +25,4 @@ Json parse_json(std::string_view text) {
   return too_deep ? none : value;
 }
 
-}  // namespace tamis::cli
+}  // namespace tamis::io
