@@ -54,17 +54,19 @@ class Feeder {
       if (item.tiles == 0) return;
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
         device::barrier_wait(device::shared_address(&s_.note_full[note.at()]), note.parity());
+        const Note& n = s_.notes[note.at()];
+        const bool holes = !kOfKeys && n.holes;
+        // A lane a block, read while the place is not free yet.
+        const int32_t block = min(lane(), blocks() - 1), page = n.page[block], token = n.token[block];
         uint64_t* full = (kOfKeys ? s_.k_full : s_.v_full) + stage.at();
         const uint32_t to = device::shared_address((kOfKeys ? s_.k : s_.v)[stage.at()]);
         device::barrier_wait(device::shared_address((kOfKeys ? s_.k_empty : s_.v_empty) + stage.at()),
                              stage.parity() ^ 1);
         if (kOfKeys) release_note(s_, note);
-        const Note& n = s_.notes[note.at()];
-        const bool holes = !kOfKeys && n.holes;
         uint64_t* barrier = holes ? &s_.v_landed[stage.at()] : full;
         arrive_and_expect(barrier, C::kTileBytes);
         __syncwarp();
-        copy(kOfKeys ? a_.k : a_.v, item, n, to, device::shared_address(barrier));
+        copy(kOfKeys ? a_.k : a_.v, item, page, token, to, device::shared_address(barrier));
         if (!holes) continue;
         device::barrier_wait(device::shared_address(barrier), landed >> stage.at() & 1);
         landed ^= 1u << stage.at();
@@ -199,12 +201,13 @@ class Feeder {
            token_range(s.window_begin, s.window_end, base, size);
   }
 
-  // The boxes of a tile: a lane a block. Of a pair, each CTA sees to every other block, for both.
-  __device__ void copy(const PrefillSide& side, const PrefillItem& item, const Note& note, uint32_t to,
-                       uint32_t barrier) const {
+  // The boxes of a tile: a lane a block, which lies there. Of a pair, each CTA sees to every other block, for
+  // both.
+  __device__ void copy(const PrefillSide& side, const PrefillItem& item, int32_t page, int32_t token,
+                       uint32_t to, uint32_t barrier) const {
     if (lane() >= blocks()) return;
     if (C::kPair > 1 && lane() % 2 != static_cast<int>(device::cluster_rank())) return;
-    const int32_t page = note.page[lane()], token = note.token[lane()], size = 1 << a_.step.log2_block;
+    const int32_t size = 1 << a_.step.log2_block;
     const int32_t at = page < 0 ? side.outside : page * side.page_apart + item.group.kv_head;
     const uint32_t from_here = to + lane() * size * C::kDim * 2;
     if (a_.kv_rows == 0 || page < 0 || token + size <= a_.kv_rows) {
