@@ -225,16 +225,17 @@ class Compute {
     const bool first = !kPlain && is_first();
     if (!kPlain) prepare();
     advance();
-    // Values are waited for behind a branch, or the compiler does so before it makes weights; and in both
-    // arms, since a product that is under way across the loop's edge serializes all.
-    if (weigh(next, first)) [[likely]] {
-      values_done<kPlain>();
-    } else {
-      float factor[2];
+    // What is seldom comes before the wait: the branch around it depends on all sums, so that the compiler
+    // cannot wait for values before weights are made. One wait for all, since the four warps of the group
+    // have to wait in the same place; and here, since products that are under way across the loop's edge
+    // serialize.
+    float factor[2] = {1, 1};
+    const bool held = weigh(next, first);
+    if (!held) [[unlikely]]
       raise(next, first, factor);
-      values_done<kPlain>();
-      if (!first) scale(factor);
-    }
+    values_done<kPlain>();
+    if (!held && !first) [[unlikely]]
+      scale(factor);
   }
 
   __device__ void last_values(const Weights& p) {
