@@ -169,7 +169,8 @@ TEST_F(CudaPrefillValues, EmptyRows) {
 
 // Rows of one tile whose first tokens come tiles later than the others', and rows that end tiles earlier.
 TEST_F(CudaPrefillValues, LeadingTilesThatARowDoesNotSee) {
-  for (const int64_t dim : {64, 128, 256}) {
+  for (const auto& [dim, middle] :
+       {std::pair{64, false}, {128, false}, {256, false}, {64, true}, {128, true}, {256, true}}) {
     TestProblem t(small_spec(dim, {900}, {16}));
     t.problem.candidates.query_block = 16;
     t.problem.candidates.index_heads = 4;
@@ -179,12 +180,16 @@ TEST_F(CudaPrefillValues, LeadingTilesThatARowDoesNotSee) {
     for (int32_t e = 700; e < 900; e += 3) rows[1].push_back(e);
     rows[2] = {899};
     for (int32_t e = 0; e < 900; ++e) rows[3].push_back(e);
+    if (middle) {  // the tiles between are seen whole by all rows
+      rows.assign(4, rows[3]);
+      rows[1] = {rows[3].begin() + 256, rows[3].begin() + 768};
+    }
     t.csr(rows);
     const Wanted want = wanted(t.problem);
     for (const int32_t splits : {1, 4}) {
       const DeviceRan r = run_on_device(t.problem, split(splits));
       EXPECT_EQ(complaint(r, want.answer, want.tolerance), "")
-          << "head size " << dim << ", splits " << splits;
+          << "head size " << dim << ", splits " << splits << ", middle " << middle;
       EXPECT_EQ(r.device.rows_redone, 0u) << "all numbers are finite";
     }
   }

@@ -236,6 +236,35 @@ TEST(EmulatedPrefill, RowsThatAreBoxes) {
     }
 }
 
+// What a row has selected counts wherever it lies: it is in none of the first two tiles nor in the last, and
+// those between are seen whole by all rows.
+TEST(EmulatedPrefill, RowsThatSeeTheMiddleAlone) {
+  for (const int64_t dim : {64, 128, 256}) {
+    Spec s = small_spec(dim);
+    s.kv_len = {768};
+    s.q_len = {16};
+    TestProblem t(s);
+    t.problem.candidates.query_block = 16;
+    t.problem.candidates.index_heads = s.q_heads;
+    t.problem.mask.causal = false;
+    Rows rows(static_cast<size_t>(s.q_heads));
+    for (std::vector<int32_t>& row : rows) {
+      const bool middle = &row == rows.data();
+      for (int32_t e = middle ? 256 : 0; e < (middle ? 640 : 768); ++e) row.push_back(e);
+    }
+    t.csr(rows);
+    const Wanted want = wanted(t.problem);
+    const cuda::StepPlan plan = prefill_plan(t.problem);
+    Step step(t.problem, plan, 3);
+    EXPECT_EQ(
+        complaint(step.run(DType::kBF16, Placement::kDense, 2), want.answer, want.tolerance, DType::kBF16),
+        "")
+        << dim;
+    EXPECT_EQ(step.counters.empty_rows, 0u) << dim;
+    EXPECT_EQ(step.counters.rows_redone, 0u) << dim;
+  }
+}
+
 // Neither kernel touches a counter of work.
 TEST(EmulatedPrefill, ARefusedBatchLeavesTheWorkAlone) {
   TestProblem t(small_spec(64));

@@ -217,13 +217,16 @@ class Compute {
   // The tile after the one `ago` tiles ago sees the results of the row tile before off.
   __device__ bool stores_rows(int32_t ago = 1) const { return kFlowing && is_first(ago) && item_.count > 0; }
 
-  // Weights of the next tile and values of the one before.
-  // kPlain: it is not masked, and neither of the first two of its row tile, nor the last.
+  // Weights of the next tile and values of the one before. kPlain: it is not masked, and neither one of the
+  // first two of its row tile nor the last.
   template <bool kPlain>
   __device__ void step(const Weights& p, Weights& next) {
     issue<kPlain>(p);
     const bool first = !kPlain && is_first();
-    if (!kPlain) prepare();
+    if (kPlain)
+      rows_.any = 3;
+    else
+      prepare();
     advance();
     // What is seldom comes before the wait: the branch around it depends on all sums, so that the compiler
     // cannot wait for values before weights are made. One wait for all, since the four warps of the group
