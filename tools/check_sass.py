@@ -108,8 +108,8 @@ def problems_of(kernel):
         for opcode in opcodes:
             if kernel.is_a(kind) and opcode not in kernel.opcodes:
                 yield f"no {opcode}"
-    # Each product between a WARPGROUP.ARRIVE and a WARPGROUP.DEPBAR of its own: the compiler says so in a note (C7510
-    # and its like), and the kernel takes three times as long.
+    # Each product between a WARPGROUP.ARRIVE and a WARPGROUP.DEPBAR of its own: the compiler says so in a note (C7513
+    # and its like), and nothing is under way meanwhile.
     if 0 < kernel.opcodes.get("HGMMA", 0) <= kernel.opcodes.get("WARPGROUP", 0):
         yield "each product waits for the one before"
 

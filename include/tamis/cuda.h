@@ -184,6 +184,7 @@ struct FetchedStep {
   std::vector<Task> tasks;
   std::vector<MergeItem> merges;
 };
+// stale_plan where no step of this plan and control lies in the buffers.
 Result<FetchedStep> fetch(const StepPlan& plan, const StepBuffers& buffers, Stream stream);
 
 }  // namespace tamis::cuda

@@ -203,17 +203,9 @@ TEST_F(CudaPrefill, EveryHeadSizeAndGroup) {
 TEST_F(CudaPrefill, QueriesOnFourBytes) {
   for (const int64_t dim : {64, 128, 256})
     for (const int64_t gap : {2, 6}) {
-      TestProblem t({.kv_len = {200},
-                     .q_len = {45},
-                     .q_heads = 6,
-                     .kv_heads = 2,
-                     .head_dim = dim,
-                     .v_head_dim = dim,
-                     .dtype = DType::kBF16,
-                     .page_size = 16,
-                     .q = q_noise(4),
-                     .k = kv_noise(5),
-                     .v = kv_noise(6)});
+      Spec s = small_spec(dim, {200}, {45});
+      s.q_heads = 6;
+      TestProblem t(s);
       t.problem.candidates.query_block = 64;
       t.all();
       Problem p = t.problem;

@@ -3,7 +3,7 @@
 // (tests/CMakeLists.txt names them).
 #include <cuda_runtime_api.h>
 
-#include "emulated/steps/step.h"
+#include "emulated/steps/set.h"
 
 extern "C" {
 
@@ -25,15 +25,7 @@ using namespace testing;  // NOLINT: the vocabulary of support/
 
 class EmulatedFetch : public ::testing::Test {
  protected:
-  EmulatedFetch()
-      : made_(small_spec(64)),
-        plan_(planned(&made_)),
-        control_(plan_.bytes.control),
-        index_(plan_.bytes.index),
-        scratch_(plan_.bytes.scratch) {
-    buffers_ = {control_.data(), index_.data(), scratch_.data(), plan_.bytes};
-    std::memset(control_.data(), 0, static_cast<size_t>(plan_.bytes.control));
-  }
+  EmulatedFetch() : made_(small_spec(64)), plan_(planned(&made_)), set_(plan_), buffers_(set_.buffers) {}
   static cuda::StepPlan planned(TestProblem* t) {
     t->problem.candidates.unit = 16;
     t->problem.candidates.query_block = 16;
@@ -41,13 +33,7 @@ class EmulatedFetch : public ::testing::Test {
     t->fixed({{4, 5}, {4, 0}, {1, 2}, {6, 7}, {3, 9}, {2, 8}, {1, 0}, {2, 3}});
     return *cuda::plan_step(t->problem);
   }
-  void step() {
-    const Problem& p = made_.problem;
-    const index::NormalizeShared shared = cuda::shared_of(plan_, p.candidates);
-    ASSERT_EQ(emulate_normalize(cuda::normalize_args(plan_, p, *describe(p), buffers_, shared), shared, 1),
-              "");
-    ASSERT_EQ(emulate_schedule(cuda::schedule_args(plan_, buffers_), 1), "");
-  }
+  void step() { set_.prepare(made_.problem); }
   void expect_stale(const cuda::StepPlan& plan) const {
     const Status status = cuda::fetch(plan, buffers_, nullptr).status();
     EXPECT_STREQ(code_name(status.code()), "stale_plan") << status.message();
@@ -56,8 +42,8 @@ class EmulatedFetch : public ::testing::Test {
 
   TestProblem made_;
   cuda::StepPlan plan_;
-  Lines control_, index_, scratch_;
-  cuda::StepBuffers buffers_;
+  Set set_;
+  const cuda::StepBuffers& buffers_;
 };
 
 TEST_F(EmulatedFetch, AStepComesBack) {
@@ -72,8 +58,8 @@ TEST_F(EmulatedFetch, AStepComesBack) {
 // Index and scratch may hold anything before a step.
 TEST_F(EmulatedFetch, NoStepYet) {
   for (const int fill : {0xFF, 0x5A, 0}) {
-    std::memset(index_.data(), fill, static_cast<size_t>(plan_.bytes.index));
-    std::memset(scratch_.data(), fill, static_cast<size_t>(plan_.bytes.scratch));
+    std::memset(buffers_.index, fill, static_cast<size_t>(plan_.bytes.index));
+    std::memset(buffers_.scratch, fill, static_cast<size_t>(plan_.bytes.scratch));
     expect_stale();
   }
 }
@@ -83,13 +69,13 @@ TEST_F(EmulatedFetch, BuffersOfAnotherStep) {
   cuda::StepOptions tier;
   tier.row_entries = 1;
   expect_stale(*cuda::plan_step(made_.problem, tier));
-  static_cast<DeviceControl*>(control_.data())->epoch += 1;
+  static_cast<DeviceControl*>(buffers_.control)->epoch += 1;
   expect_stale();
   step();
-  std::memset(index_.data(), 0x5A, static_cast<size_t>(plan_.bytes.index));
+  std::memset(buffers_.index, 0x5A, static_cast<size_t>(plan_.bytes.index));
   expect_stale();
   step();
-  std::memset(scratch_.data(), 0x5A, static_cast<size_t>(plan_.bytes.scratch));
+  std::memset(buffers_.scratch, 0x5A, static_cast<size_t>(plan_.bytes.scratch));
   expect_stale();
 }
 

@@ -240,14 +240,11 @@ TEST(EmulatedPrefill, RowsThatAreBoxes) {
 // those between are seen whole by all rows.
 TEST(EmulatedPrefill, RowsThatSeeTheMiddleAlone) {
   for (const int64_t dim : {64, 128, 256}) {
-    Spec s = small_spec(dim);
-    s.kv_len = {768};
-    s.q_len = {16};
-    TestProblem t(s);
+    TestProblem t(small_spec(dim, {768}, {16}));
     t.problem.candidates.query_block = 16;
-    t.problem.candidates.index_heads = s.q_heads;
+    t.problem.candidates.index_heads = 4;
     t.problem.mask.causal = false;
-    Rows rows(static_cast<size_t>(s.q_heads));
+    Rows rows(4);
     for (std::vector<int32_t>& row : rows) {
       const bool middle = &row == rows.data();
       for (int32_t e = middle ? 256 : 0; e < (middle ? 640 : 768); ++e) row.push_back(e);

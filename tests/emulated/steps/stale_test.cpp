@@ -8,16 +8,7 @@ namespace {
 using namespace testing;  // NOLINT: the vocabulary of support/
 
 TestProblem pages_of(const std::vector<int32_t>& pages) {
-  TestProblem t({.kv_len = {320},
-                 .q_heads = 1,
-                 .kv_heads = 1,
-                 .head_dim = 64,
-                 .v_head_dim = 64,
-                 .dtype = DType::kBF16,
-                 .page_size = 16,
-                 .q = q_noise(1),
-                 .k = kv_noise(2),
-                 .v = kv_noise(3)});
+  TestProblem t(small_spec(64, {320}, {1}));
   t.problem.candidates.unit = 16;
   t.fixed({pages});
   return t;

@@ -1,6 +1,6 @@
 // A computing warpgroup: S = Q K^T, softmax, O += P V over the tiles of one row tile after another. The
 // scores of a tile are under way while the values of the tile before are, and the results of a row tile are
-// stored while the first scores of the next one are.
+// stored while the second scores of the next one are.
 #pragma once
 
 #include "kernels/cuda/prefill/store.cuh"

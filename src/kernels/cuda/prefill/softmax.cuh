@@ -10,7 +10,7 @@
 
 namespace tamis::cuda {
 
-// What this thread's two rows have come to. m: a score as it is, not yet in base 2.
+// What this thread's two rows have come to. m: 0, or a score as it is, not yet in base 2.
 struct RowSums {
   float m[2], l[2];
   uint32_t any;  // bit i: row i has selected some key

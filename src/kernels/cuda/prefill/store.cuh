@@ -4,8 +4,6 @@
 // 0 * NaN.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cuda/prefill/softmax.cuh"
 
 namespace tamis::cuda {
@@ -18,7 +16,8 @@ class Store {
 
   __device__ explicit Store(const PrefillArgs& args) : a_(args), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Of the warp: `rows`, `ended` as Softmax::finish() left them, and in `staging` 16 rows of kDim elements of
+  // Of the warp: `rows`, `ended` as Softmax::finish() left them (where results that go out as boxes are not
+  // finite, row 0 of it becomes a mark for finish_boxes()), and in `staging` 16 rows of kDim elements of
   // shared memory, in halves of kLineBytes, which may be read until boxes_wait_read(). `o` is not divided
   // yet. first_row: of the tile.
   __device__ void store(const PrefillItem& item, const Column* rows, PartialSum* ended, int first_row,
@@ -92,7 +91,7 @@ class Store {
     return (worst[0] == 0 || lane_ / 4 >= live) && (worst[1] == 0 || lane_ / 4 + 8 >= live);
   }
 
-  // By one lane: has the rows summed again, alone, when this kernel has ended.
+  // Called by one lane. Has the rows summed again, alone, when this kernel has ended.
   __device__ void leave(const PrefillItem& item, int first_row, int32_t live) const {
     const uint32_t at = atomicAdd(a_.work.redo_count, 1u);
     a_.work.redo[at] = {item.task_at, (static_cast<int32_t>(item.group.first_row) + first_row) / 16};
@@ -116,8 +115,8 @@ class Store {
   }
 
   // 16 rows as the copy engine takes them, which is on its way when this ends. What is not finite is for
-  // finish_boxes() to find: the sum of finite values is finite, but for rounding beyond the largest one,
-  // which no mean of values of 16 bits comes to.
+  // finish_boxes() to find: a mean of finite values is finite, but in f16 where it is rounded beyond the
+  // largest number.
   __device__ void store_boxes(const Column* rows, PartialSum* ended, const Sums& o, const float (&inverse)[2],
                               char* staging) const {
     const uint32_t from = device::shared_address(staging);
