@@ -23,9 +23,7 @@ NEEDED = {"decode_kernel": ("LDGSTS", "LDSM", "HMMA"), "prefill_kernel": ("UTMAL
 # Kernels that may use a stack: name as the table shows it -> why.
 BETWEEN_TILES = "one or two registers, kept over what is done once a tile or once a row tile"
 MAY_USE_STACK = {
-    f"prefill_kernel<PrefillConfig<{dtype}, {dim}, {bent}, {pair}>>": BETWEEN_TILES
-    for dtype in ("BF16", "F16")
-    for dim, bent, pair in ((256, "false", 1), (256, "false", 2))}
+    f"prefill_kernel<PrefillConfig<{dtype}, 256, false, 2>>": BETWEEN_TILES for dtype in ("BF16", "F16")}
 
 LOCAL = ("LDL", "STL")
 

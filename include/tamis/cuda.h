@@ -136,7 +136,7 @@ Status schedule(const StepPlan& plan, const StepBuffers& buffers, Stream stream)
 struct StepCounters {
   unsigned long long tasks, tiles;   // tiles of 64 columns begun
   unsigned long long tokens_loaded;  // per KV head
-  unsigned long long rows_redone;    // query rows summed again, alone, because another row's V was not finite
+  unsigned long long rows_redone;  // query rows summed again, alone, because a V beside theirs was not finite
   unsigned long long empty_rows, stale_rows;  // (query, query head)
 };
 

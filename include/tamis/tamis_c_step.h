@@ -131,7 +131,7 @@ TAMIS_API int32_t tamis_cuda_clear(const tamis_cuda_plan* plan, const tamis_cuda
 typedef struct tamis_cuda_counters {
   uint64_t tasks, tiles;
   uint64_t tokens_loaded; /* per KV head */
-  uint64_t rows_redone;   /* query rows summed again, alone, because another row's V was not finite */
+  uint64_t rows_redone;   /* query rows summed again, alone, because a V beside theirs was not finite */
   uint64_t empty_rows, stale_rows; /* (query, query head) */
 } tamis_cuda_counters;
 

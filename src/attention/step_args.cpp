@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numbers>
 
 #include "plan/policy.h"
@@ -63,7 +64,7 @@ DecodeSide side_of(const TensorView& t, Layout layout, int64_t dim) {
           .dim = static_cast<int32_t>(dim)};
 }
 
-DecodeOut out_of(const OutView& out, const Shape& s) {
+DecodeOut out_of(const OutView& out, const Shape& s, DType values) {
   const int64_t bytes = dtype_bytes(out.out.dtype);
   const SlotView& slots = out.slots;
   return {.data = static_cast<char*>(out.out.data),
@@ -77,6 +78,7 @@ DecodeOut out_of(const OutView& out, const Shape& s) {
           .lse_query = out.lse.present() ? out.lse.stride[0] : 0,
           .lse_head = out.lse.present() ? out.lse.stride[1] : 0,
           .dtype = out.out.dtype,
+          .most = values == DType::kF16 ? 65504.f : std::numeric_limits<float>::infinity(),
           .slots = {.slot = data_of<int32_t>(slots.slot),
                     .generation = data_of<uint32_t>(slots.generation),
                     .live = data_of<uint32_t>(slots.live_generation),
@@ -192,7 +194,7 @@ DecodeArgs decode_args(const StepPlan& plan, const Problem& p, const Shape& s, c
                     .window = p.mask.window,
                     .sink = p.mask.sink,
                     .causal = p.mask.causal},
-          .out = out_of(out, s),
+          .out = out_of(out, s, p.cache.v.dtype),
           .index = index_of(plan, buffers),
           .scratch = scratch_of(plan, buffers),
           .control = static_cast<DeviceControl*>(buffers.control),

@@ -42,6 +42,17 @@ inline Spec small_spec(int64_t dim, std::vector<int32_t> kv_len = {300, 130},
           .v = kv_noise(6)};
 }
 
+// In f16: every value is the largest there is, and one key outweighs all others of its row, by what differs
+// from row to row.
+inline Spec largest_values() {
+  Spec s = small_spec(64);
+  s.dtype = DType::kF16;
+  s.q = [](int64_t i, int64_t h, int64_t d) { return d == 0 ? 2 + 0.2 * noise(1, i, h, d) : 0; };
+  s.k = [](int64_t, int64_t t, int64_t, int64_t d) { return t == 5 && d == 0 ? 40 : 0; };
+  s.v = [](int64_t, int64_t, int64_t, int64_t d) { return d % 2 == 0 ? 65504 : -65504; };
+  return s;
+}
+
 inline int64_t first_problem() { return number_from("TAMIS_CUDA_FIRST", 0); }
 
 // Sizes over the whole grid of support. `values`: K and V matter, else only where they lie.

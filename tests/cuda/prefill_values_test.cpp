@@ -50,6 +50,24 @@ TEST_F(CudaPrefillValues, GrowingMaxima) {
         }
 }
 
+// A mean of the largest f16 values is one of them, though the weight that counts is rounded; by either
+// kernel.
+TEST_F(CudaPrefillValues, LargestValues) {
+  TestProblem t(largest_values());
+  t.all();
+  const Wanted want = wanted(t.problem);
+  for (const int32_t splits : {1, 3})
+    for (const Placement how : {Placement::kDense, Placement::kGaps}) {
+      cuda::StepOptions decode{.block = 16};
+      decode.plan.splits = splits;
+      for (const cuda::StepOptions& o : {split(splits), decode})
+        EXPECT_EQ(complaint(run_on_device(t.problem, o, DType::kF16, how), want.answer, want.tolerance,
+                            DType::kF16),
+                  "")
+            << "splits " << splits << ", " << (o.engine == cuda::Engine::kPrefill ? "prefill" : "decode");
+    }
+}
+
 // A V that is not finite reaches the rows that select it and no other.
 TEST_F(CudaPrefillValues, AValueThatIsNotFinite) {
   for (const double value : {kNaN, kInf, -kInf})

@@ -35,7 +35,8 @@ TEST_P(EmulatedPrefillRandom, TheReferenceAgrees) {
     TestProblem t = draw_problem(d, s, true);
     const Result<reference::Sets> sets = reference::build_sets(t.problem);
     ASSERT_TRUE(sets.ok()) << sets.status().message();
-    t.poison_outside(*sets, d.of({kNaN, kInf, -kInf, 6e4}));
+    const double poison = d.of({kNaN, kInf, -kInf, 6e4, 6e4, 6e4});
+    t.poison_outside(*sets, poison);
     Buffers keep;
     const Problem p =
         arranged(t.problem, d.of({Strides::kDense, Strides::kGaps, Strides::kOneTensor}), &keep);
@@ -58,9 +59,9 @@ TEST_P(EmulatedPrefillRandom, TheReferenceAgrees) {
         "");
     ASSERT_EQ(static_cast<int64_t>(step.counters.empty_rows),
               2 * want.answer.sets.empty_rows * (describe(p)->q_heads / describe(p)->index_heads));
-    // Windows of positions that lie anywhere leave tokens between them that no row selects, and that count as
-    // seen: their NaN is then met, and the rows are summed again.
-    if (!p.query.q_pos.present() || p.mask.window == 0) {
+    // What nobody selects among a request's tokens is met where it lies in a tile: rows are then summed
+    // again.
+    if (std::isfinite(poison)) {
       EXPECT_EQ(step.counters.rows_redone, 0u);
     }
     ++ran;
@@ -162,6 +163,24 @@ TEST(EmulatedPrefill, GrowingMaxima) {
     }
 }
 
+// One key rules each row, and its weight is rounded: a mean of the largest f16 values stays one of them, in
+// results that are staged, that are not, and that are summed again.
+TEST(EmulatedPrefill, LargestValues) {
+  TestProblem t(largest_values());
+  t.all();
+  const Wanted want = wanted(t.problem);
+  for (const int64_t splits : {1, 2}) {
+    cuda::StepOptions o{.block = 16};
+    o.plan.splits = splits;
+    const cuda::StepPlan plan = prefill_plan(t.problem, o);
+    for (const Placement how : {Placement::kDense, Placement::kGaps})
+      EXPECT_EQ(complaint(Step(t.problem, plan, 2).run(DType::kF16, how, 2), want.answer, want.tolerance,
+                          DType::kF16),
+                "")
+          << "splits " << splits;
+  }
+}
+
 // A V that is not finite reaches the rows that select it and no other: such rows are left to the second
 // kernel.
 TEST(EmulatedPrefill, ValuesThatAreNotFinite) {
@@ -183,6 +202,31 @@ TEST(EmulatedPrefill, ValuesThatAreNotFinite) {
           << value << ", splits " << splits;
       EXPECT_GT(step.counters.rows_redone, 0u);
     }
+}
+
+// What lies behind a request's last token is never met, though it is in the same page or in the next
+// request's.
+TEST(EmulatedPrefill, NobodyMeetsWhatLiesBehindTheEnd) {
+  for (const int64_t page : {0, 16, 64}) {
+    Spec s = small_spec(64);
+    s.page_size = page;
+    TestProblem t(s);
+    t.all();
+    std::vector<bool> mine(static_cast<size_t>(t.slots()));
+    for (int64_t i = 0; i < s.kv_len[0]; ++i) mine[static_cast<size_t>(t.slot(0, i))] = true;
+    if (page > 0)  // else the other request is what lies there
+      for (int64_t i = 0; i < s.kv_len[1]; ++i) mine[static_cast<size_t>(t.slot(1, i))] = true;
+    for (int64_t at = 0; at < t.slots(); ++at)
+      if (!mine[static_cast<size_t>(at)]) t.put_v(at, kNaN);
+    const Wanted want = wanted(t.problem);
+    const cuda::StepPlan plan = prefill_plan(t.problem);
+    ASSERT_EQ(plan.load, cuda::Load::kBlocks);
+    Step step(t.problem, plan, 4);
+    EXPECT_EQ(complaint(step.run(DType::kF32, Placement::kDense, 2), want.answer, want.tolerance), "")
+        << page;
+    // Two runs; of the second request's rows all are NaN.
+    EXPECT_EQ(step.counters.rows_redone, page > 0 ? 0u : 2 * 3u * 4) << page;
+  }
 }
 
 // A row that is left counts once, although the second kernel has its own way of summing rows again.

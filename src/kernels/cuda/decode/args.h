@@ -57,6 +57,8 @@ struct DecodeOut {
   float* lse;                   // or null
   int64_t lse_query, lse_head;  // floats
   DType dtype;
+  float
+      most;  // where dtype is f16: of finite results, whose weights are rounded, as their values are; or inf
   DecodeSlots slots;
   int32_t requests;
   int64_t total_q;

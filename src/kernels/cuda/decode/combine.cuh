@@ -41,6 +41,16 @@ __device__ inline bool is_stale(const DecodeSlots& s, int32_t request) {
   return device::load_acquire(s.live + slot) != s.generation[request];
 }
 
+// Two elements of a row. A mean of f16 values is no larger than they are, but for its rounded weights, with
+// which it could come to infinity in f16.
+__device__ inline uint32_t out_pair(const DecodeOut& out, float low, float high) {
+  if (out.dtype == DType::kBF16) return device::BF16::pair(low, high);
+  const auto held = [&](float x) {
+    return fabsf(x) > out.most && fabsf(x) < INFINITY ? copysignf(out.most, x) : x;
+  };
+  return device::F16::pair(held(low), held(high));
+}
+
 // Elements d .. d + 3 of a row; head sizes are multiples of 8.
 __device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t head, int32_t d,
                                  const float4& x) {
@@ -54,9 +64,7 @@ __device__ inline void store_out(const DecodeOut& out, int64_t query, int64_t he
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
     return;
   }
-  const bool bf16 = out.dtype == DType::kBF16;
-  const uint2 pairs = bf16 ? make_uint2(device::BF16::pair(x.x, x.y), device::BF16::pair(x.z, x.w))
-                           : make_uint2(device::F16::pair(x.x, x.y), device::F16::pair(x.z, x.w));
+  const uint2 pairs = make_uint2(out_pair(out, x.x, x.y), out_pair(out, x.z, x.w));
   uint16_t* to = reinterpret_cast<uint16_t*>(row) + d;
   if (out.aligned) {
     *reinterpret_cast<uint2*>(to) = pairs;

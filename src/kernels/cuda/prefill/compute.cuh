@@ -12,6 +12,7 @@ class Compute {
  public:
   using T = typename C::T;
   using Weights = typename Softmax<C>::Weights;
+  using Sights = typename Softmax<C>::Sights;
 
   // group: which of the two. It comes from a shuffle, so that the compiler knows it to be the same in all
   // threads of a warp, and the products' operands need no vector registers.
@@ -27,22 +28,21 @@ class Compute {
         k_(device::matrix(device::shared_address(shared.k[0]), 16, C::kHalves * 1024)),
         v_(device::matrix(device::shared_address(shared.v[0]), 1024, C::kHalves * 1024)) {}
 
+  // The weights of a tile are always in `even` but for a loop of two tiles: registers are copied from the
+  // other ones, since what products read may not move.
   __device__ void run() {
     Weights even, odd;
     if (group_ == 1) pass_turn();
     while (next_item()) {
       first_tile(even);
       for (;;) {
-        while (plain_) {  // most tiles, in a loop of their own, so that their code lies together
-          step<true>(even, odd);
-          if (!plain_) {
-            copy(odd, even);
-            break;
-          }
-          step<true>(odd, even);
+        if (kFlowing || left_ > 0) {
+          step<Kind::kSecond>(even, odd);
+          copy(odd, even);
         }
-        if (left_ == 0 && (!kFlowing || !next_item())) break;
-        step<false>(even, odd);
+        middle(even, odd);
+        if (!kFlowing || !next_item()) break;
+        step<Kind::kFirst>(even, odd);
         copy(odd, even);
       }
       last_values(even);
@@ -54,6 +54,30 @@ class Compute {
   static constexpr uint32_t kGroupBytes = 64 * C::kDim * 2;
   // A row tile is stored when the next one has begun. With one slot for query rows it cannot begin.
   static constexpr bool kFlowing = C::kSlots > 1;
+
+  // Of a tile of keys: the first of its row tile, beside which the values of the row tile before end; the
+  // second, before which that one's results are handed over; those behind it, whether all rows see them whole
+  // or not.
+  enum class Kind { kFirst, kSecond, kPlain, kMasked };
+
+  // The tiles behind the second. Each kind has a loop of its own, so that its code lies together; plain ones,
+  // which are most, go by twos.
+  __device__ void middle(Weights& even, Weights& odd) {
+    while (plain_ || masked_) {
+      while (plain_) {
+        step<Kind::kPlain>(even, odd);
+        if (!plain_) {
+          copy(odd, even);
+          break;
+        }
+        step<Kind::kPlain>(odd, even);
+      }
+      while (masked_) {
+        step<Kind::kMasked>(even, odd);
+        copy(odd, even);
+      }
+    }
+  }
 
   // The products of the two warpgroups go by turns, so that one's are under way while the other one makes
   // weights (FlashAttention-3, arXiv 2407.08608, section 3.1).
@@ -73,7 +97,7 @@ class Compute {
   __device__ bool next_item() {
     ++item_.count;
     device::barrier_wait(device::shared_address(&s_.item_full[item_.at()]), item_.parity());
-    left_ = tiles_ = s_.items[item_.at()].tiles;
+    left_ = tiles_ = __shfl_sync(~0u, s_.items[item_.at()].tiles, 0);
     if (tiles_ == 0) return false;
     device::barrier_wait(device::shared_address(&s_.q_full[item_.at()]), item_.parity());
     wait_for_keys(tile_);
@@ -82,13 +106,14 @@ class Compute {
   __device__ void wait_for_keys(const Turn<C::kStages>& tile) {
     device::barrier_wait(device::shared_address(&s_.k_full[tile.at()]), tile.parity());
   }
-  // Of this row tile, before the softmax, so that nothing has to be waited for behind it. kThere: it has
-  // more.
-  template <bool kThere>
+  // Before the softmax, so that nothing has to be waited for behind it. After the last tile of a row tile
+  // they are those of the next one, and after all of them nothing (end_keys()). The second tile's results are
+  // not handed over yet: a row tile that ends with it has to wait for the next one later.
+  template <Kind kKind>
   __device__ void wait_for_next_keys() {
-    if (!kThere && left_ == 1) return;
+    if ((!kFlowing || kKind == Kind::kSecond) && left_ == 1) return;
     wait_for_keys(Turn<C::kStages>{tile_.count + 1});
-    next_masked_ = s_.notes[(tile_.count + 1) % kNotes].masked;
+    next_masked_ = __any_sync(~0u, s_.notes[(tile_.count + 1) % kNotes].masked);
   }
 
   // Its keys are there.
@@ -108,9 +133,8 @@ class Compute {
     release(&s_.k_empty[tile_.at()]);
   }
 
-  // Of the tile before. kMore: which is not the first of its row tile.
-  template <bool kMore = false>
-  __device__ void issue_values(const Weights& p) {
+  // Of the tile before. begins: it is the first of its row tile.
+  __device__ void issue_values(const Weights& p, bool begins) {
     device::barrier_wait(device::shared_address(&s_.v_full[before().at()]), before().parity());
     device::products_fence();
     const uint64_t v = device::further(v_, before().at() * C::kTileBytes);
@@ -120,18 +144,16 @@ class Compute {
       for (int part = 0; part < C::kParts; ++part)
         device::multiply_rs(T{}, sums_[part], p + 4 * i,
                             device::further(v, part * 2 * 1024 + i * 2 * C::kHalves * 1024),
-                            i > 0 || kMore || !is_first(1));
+                            i > 0 || !begins);
     device::products_commit();
   }
   // Of the tile `ago` tiles ago.
-  template <bool kPlain>
   __device__ void values_done(uint32_t ago = 2) {
     device::products_wait<0>();
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) device::settle(sums_[part]);
     __syncwarp();  // all lanes have waited
     release(&s_.v_empty[Turn<C::kStages>{tile_.count - ago}.at()]);
-    if (!kPlain && stores_rows(ago)) free_slot(Turn<C::kSlots>{item_.count - 1});
   }
   __device__ void scale(const float (&factor)[2]) {
 #pragma unroll
@@ -153,18 +175,6 @@ class Compute {
     return s_.rows[item.at()] + warp_ * 16;
   }
 
-  // Whether the tile, or that `ago` tiles ago, is the first of its row tile.
-  __device__ bool is_first(int32_t ago = 0) const { return left_ == tiles_ - ago; }
-
-  // A tile's scores to their final form.
-  __device__ void prepare() {
-    if (is_first()) rows_ = {{0, 0}, {0, 0}, 0};
-    const typename Softmax<C>::Note& note = s_.notes[tile_.count % kNotes];
-    if (C::kBent || note.masked)
-      softmax_.prepare(note, s_.items[item_.at()], rows_of(item_), scores_, rows_);
-    else
-      rows_.any = 3;
-  }
   // Scores to weights. False where the m at hand does not serve. first: of its row tile.
   __device__ bool weigh(Weights& p, bool first) {
     return softmax_.add(scores_, p, rows_, first ? Softmax<C>::kLeast : 0);
@@ -177,73 +187,90 @@ class Compute {
   __device__ void advance() {
     tile_.advance();
     --left_;
-    // The first tile of a row tile begins its sums, the second sees the results of the one before off, and
-    // behind the last there are no keys to wait for.
-    plain_ = !C::kBent && left_ > 1 && left_ < tiles_ - 1 && !next_masked_;
+    const bool middle = left_ > 0 && left_ < tiles_ - 1;
+    masked_ = middle && (C::kBent || next_masked_);
+    plain_ = middle && !masked_;
   }
   static __device__ void copy(const Weights& from, Weights& to) {
 #pragma unroll
     for (int i = 0; i < C::kKeys / 4; ++i) to[i] = device::moved(from[i]);
   }
 
+  // The first of all, or with one slot of any row tile.
   __device__ void first_tile(Weights& p) {
     issue_scores();
+    rows_ = {{0, 0}, {0, 0}, 0};
+    Sights sights;
+    const bool masked = look<Kind::kFirst>(sights);
     device::products_wait<0>();
     scores_done();
-    wait_for_next_keys<false>();
-    prepare();
+    wait_for_next_keys<Kind::kSecond>();
+    finish_scores(masked, sights);
     advance();
     float factor[2];
     if (!weigh(p, true)) raise(p, true, factor);
   }
 
-  // Scores of the next tile and values of the one before under way, as they are asked for in turn.
-  template <bool kPlain>
-  __device__ void issue(const Weights& p) {
+  // What rows see, while products are under way; false where all see all.
+  template <Kind kKind>
+  __device__ bool look(Sights& sights) {
+    const typename Softmax<C>::Note& note = s_.notes[tile_.count % kNotes];
+    if (kKind == Kind::kPlain || ((C::kBent || kKind != Kind::kMasked) && !note.masked)) {
+      rows_.any = 3;
+      return false;
+    }
+    softmax_.look(note, s_.items[item_.at()], rows_of(item_), sights, rows_);
+    return true;
+  }
+  // Scores to their final form but for the scale.
+  __device__ void finish_scores(bool masked, const Sights& sights) {
+    if constexpr (C::kBent) softmax_.bend(s_.notes[tile_.count % kNotes], rows_of(item_), scores_);
+    if (masked) Softmax<C>::mask(sights, scores_);
+  }
+
+  // Scores of the next tile and values of the one before under way, as they are asked for in turn, then
+  // weights.
+  template <Kind kKind>
+  __device__ void step(const Weights& p, Weights& next) {
+    constexpr bool kBegins = kKind == Kind::kFirst;
+    const Turn<C::kSlots> old{item_.count - 1};
+    const bool stores = kFlowing && kKind == Kind::kSecond && item_.count > 0;
     wait_for_turn();
     issue_scores();
-    const bool stores = !kPlain && stores_rows();
     if (stores) {
       pass_turn();  // the other warpgroup's products may well be done meanwhile
-      store_rows(Turn<C::kSlots>{item_.count - 1});
+      store_rows(old);
     }
-    issue_values<kPlain>(p);
+    issue_values(p, kKind == Kind::kSecond);
     if (!stores) pass_turn();
-    if (!kPlain && is_first()) end_row(Turn<C::kSlots>{item_.count - 1});
+    if (kBegins) {
+      end_row(old);
+      rows_ = {{0, 0}, {0, 0}, 0};
+    }
+    Sights sights;
+    const bool masked = look<kKind>(sights);
     device::products_wait<1>();
     scores_done();
-    wait_for_next_keys<kPlain>();
-  }
-  // The tile after the one `ago` tiles ago sees the results of the row tile before off.
-  __device__ bool stores_rows(int32_t ago = 1) const { return kFlowing && is_first(ago) && item_.count > 0; }
-
-  // Weights of the next tile and values of the one before. kPlain: it is not masked, and neither one of the
-  // first two of its row tile nor the last.
-  template <bool kPlain>
-  __device__ void step(const Weights& p, Weights& next) {
-    issue<kPlain>(p);
-    const bool first = !kPlain && is_first();
-    if (kPlain)
-      rows_.any = 3;
-    else
-      prepare();
+    wait_for_next_keys<kKind>();
+    finish_scores(masked, sights);
     advance();
     // What is seldom comes before the wait: the branch around it depends on all sums, so that the compiler
     // cannot wait for values before weights are made. One wait for all, since the four warps of the group
     // have to wait in the same place; and here, since products that are under way across the loop's edge
     // serialize.
     float factor[2] = {1, 1};
-    const bool held = weigh(next, first);
+    const bool held = weigh(next, kBegins);
     if (!held) [[unlikely]]
-      raise(next, first, factor);
-    values_done<kPlain>();
-    if (!held && !first) [[unlikely]]
+      raise(next, kBegins, factor);
+    values_done();
+    if (stores) free_slot(old);
+    if (!kBegins && !held) [[unlikely]]
       scale(factor);
   }
 
   __device__ void last_values(const Weights& p) {
-    issue_values(p);
-    values_done<true>(1);
+    issue_values(p, tiles_ == 1);
+    values_done(1);
     const Turn<C::kSlots> old{kFlowing ? item_.count - 1 : item_.count};
     end_row(old);
     store_rows(old);
@@ -275,11 +302,11 @@ class Compute {
   const uint64_t q_, k_, v_;  // what the first slots hold, for the products
   float scores_[C::kKeys / 2], sums_[C::kParts][C::kPart];
   RowSums rows_{};
-  Turn<C::kSlots> item_{~0u};     // counts row tiles
-  Turn<C::kStages> tile_;         // counts tiles of keys, over all row tiles
-  int32_t tiles_ = 0, left_ = 0;  // of this row tile
-  bool next_masked_ = false;      // the next tile of this row tile, where there is one
-  bool plain_ = false;            // it is one for step<true>()
+  Turn<C::kSlots> item_{~0u};            // counts row tiles
+  Turn<C::kStages> tile_;                // counts tiles of keys, over all row tiles
+  int32_t tiles_ = 0, left_ = 0;         // of this row tile
+  bool next_masked_ = false;             // the next tile, where it is one of this row tile
+  bool plain_ = false, masked_ = false;  // it is of that kind
 };
 
 }  // namespace tamis::cuda

@@ -48,7 +48,7 @@ struct PrefillItem {
   // Tokens that every row sees: listed ones below `end`, all of [window_begin, window_end) and below
   // sink_end.
   int32_t end, window_begin, window_end, sink_end;
-  Seen seen, seen_there;  // by these rows, and by those of the other tile of a pair
+  Seen seen;  // by some row
   // All rows are there, and lie as the boxes of PrefillRows do: queries; results that go out as they are.
   bool q_boxed, out_boxed;
 };
@@ -58,7 +58,7 @@ template <int kKeys>
 struct TileNote {
   static constexpr int kGroups = kKeys / 16;
   bool masked;            // some row does not see some column
-  bool holes;             // some column is seen by no row, and may hold anything
+  bool holes;             // some column holds what lies behind the request's last token, and may be anything
   bool ends, adds;        // where masked: some row's sight ends; sink or window of some row reach into it
   int32_t base[kGroups];  // token of a group's first column; far outside where there is none
   alignas(4) uint16_t seen[kGroups];                   // by some row; only of these sink and window count
@@ -145,6 +145,15 @@ __device__ inline void arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
 template <class S>
 __device__ void release_note(S& s, const Turn<kNotes>& note) {
   if (note.count >= 3) arrive(&s.note_empty[Turn<kNotes>{note.count - 3}.at()]);
+}
+
+// By the warp of the keys, behind the last tile: who computes waits for the next tile's keys before the last
+// weights.
+template <class C>
+__device__ void end_keys(typename C::Shared& s, const Turn<C::kStages>& next) {
+  device::barrier_wait(device::shared_address(&s.k_empty[next.at()]), next.parity() ^ 1);
+  __syncwarp();
+  arrive(&s.k_full[next.at()]);
 }
 
 }  // namespace tamis::cuda

@@ -51,7 +51,10 @@ class Feeder {
     for (;; slot.advance()) {
       device::barrier_wait(device::shared_address(&s_.item_full[slot.at()]), slot.parity());
       const PrefillItem& item = s_.items[slot.at()];
-      if (item.tiles == 0) return;
+      if (item.tiles == 0) {
+        if (kOfKeys) end_keys<C>(s_, stage);
+        return;
+      }
       for (int32_t t = 0; t < item.tiles; ++t, stage.advance(), note.advance()) {
         device::barrier_wait(device::shared_address(&s_.note_full[note.at()]), note.parity());
         const Note& n = s_.notes[note.at()];
@@ -167,15 +170,11 @@ class Feeder {
     const bool plain = here && ((full && last <= item.end) || last <= item.sink_end ||
                                 (base >= item.window_begin && last <= item.window_end));
     const bool masked = __any_sync(~0u, !plain);
-    uint64_t seen = whole;  // where all rows see all
-    bool hole = false;
-    if (masked || C::kPair > 1) {
-      seen = here ? seen_of(item.seen, listed, base, size) : 0;
-      // Both CTAs of a pair bring values in by the same barrier. They have one list.
-      hole = here && ((seen & whole) != whole ||
-                      (C::kPair > 1 && (seen_of(item.seen_there, listed, base, size) & whole) != whole));
-    }
-    const bool holes = __any_sync(~0u, hole);
+    const uint64_t seen = !masked ? whole : here ? seen_of(item.seen, listed, base, size) : 0;
+    // V of a request's own tokens is taken to be numbers, whether or not rows see it: where it is not, they
+    // are summed again. What lies behind the last token may be anything. Both CTAs of a pair, which bring
+    // values in by the same barrier, have one request.
+    const bool holes = __any_sync(~0u, here && last > item.group.kv_len);
     const bool ends = __any_sync(~0u, here && last > item.end);
     const bool adds = __any_sync(~0u, here && (item.seen.sink_end > base || (item.seen.window_begin < last &&
                                                                              item.seen.window_end > base)));
@@ -225,8 +224,8 @@ class Feeder {
       device::copy_box(to, map, barrier, 0, token, 0, 0, at);
   }
 
-  // Values that no row sees may be anything, and 0 times NaN is NaN: zeros instead. Lines are whole, so how
-  // pieces are permuted does not matter.
+  // Values behind a request's last token may be anything, and 0 times NaN is NaN: zeros instead, for all that
+  // no row sees. Lines are whole, so how pieces are permuted does not matter.
   __device__ void fill_holes(const Note& note, uint32_t to) const {
     const auto* seen = reinterpret_cast<const uint32_t*>(note.seen);
     const uint32_t here = to + lane() / 8 % 4 * 128 + lane() % 8 * 16;  // of columns 0 to 3

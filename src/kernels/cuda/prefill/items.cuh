@@ -168,20 +168,6 @@ class Items {
     boxed = __all_sync(~0u, boxed);
     item->q_boxed = boxed && a_.q.there;
     item->out_boxed = boxed && a_.out.there && item->task.part < 0;
-    if (C::kPair > 1) item->seen_there = of_warp(seen_there(item->group));
-  }
-  // Of the other row tile of the pair, as far as this lane knows.
-  __device__ Seen seen_there(Group group) const {
-    group.first_row ^= kPrefillRows;
-    group.columns =
-        min(group.queries * a_.step.q.group - static_cast<int32_t>(group.first_row), kPrefillRows);
-    Seen seen{0, 0, 0x7FFFFFFF, 0};
-#pragma unroll 1
-    for (int i = lane(); i < kPrefillRows; i += 32) {
-      const Column row = column_of(a_.step, group, i);
-      if (row.query >= 0) widen(row, &seen);
-    }
-    return seen;
   }
   static __device__ void widen(const Column& row, Seen* seen) {
     seen->end = max(seen->end, row.end);

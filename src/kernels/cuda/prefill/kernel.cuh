@@ -42,9 +42,9 @@ __device__ void meet() {
     __syncthreads();
 }
 
-// One CTA.
+// One CTA. Inlined: products under way across a call would wait for each other.
 template <class C>
-__device__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
+__device__ __forceinline__ void attend_tiles(const PrefillArgs& a, typename C::Shared& s) {
   if (threadIdx.x == 0) init_barriers<C>(s);
   meet<C>();
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);

@@ -19,7 +19,7 @@ struct RowSums {
 template <class C>
 class Softmax {
  public:
-  static constexpr int kScores = C::kKeys / 2, kWeights = C::kKeys / 4;
+  static constexpr int kScores = C::kKeys / 2, kWeights = C::kKeys / 4, kWords = C::kKeys / 32;
   using T = typename C::T;
   using Note = TileNote<C::kKeys>;
   using Scores = float[kScores];
@@ -36,16 +36,55 @@ class Softmax {
   __device__ explicit Softmax(const PrefillArgs& args)
       : a_(args), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Scores to their final form but for the scale, and -inf where a row does not see a key. rows: of the warp.
-  __device__ void prepare(const Note& note, const PrefillItem& item, const Column* rows, Scores& s,
-                          RowSums& sums) const {
-    if constexpr (C::kBent) bend(note, rows, s);
-    if (C::kBent && !note.masked) {
-      sums.any = 3;
-      return;
+  // Which of its columns this thread's two rows see: of each of its pairs of scores, from the first on, bits
+  // 8 k + 2 w and the next one, for pair k of 32-column word w.
+  using Sights = uint32_t[2];
+
+  // Of a masked tile. rows: of the warp.
+  __device__ void look(const Note& note, const PrefillItem& item, const Column* rows, Sights& sights,
+                       RowSums& sums) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t sight[kWords], any = 0;
+      sight_of(note, item, rows[lane_ / 4 + 8 * i], sight);
+      sights[i] = 0;
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        any |= sight[w];
+        sights[i] |= (sight[w] >> (lane_ % 4 * 2) & 0x03030303) << (2 * w);
+      }
+      if (any != 0) sums.any |= 1u << i;
     }
-    mask(note, item, rows[lane_ / 4], 0, s, sums);
-    mask(note, item, rows[lane_ / 4 + 8], 1, s, sums);
+  }
+
+  // -inf where a row does not see a key. By choice and not by arithmetic: a score may be NaN.
+  static __device__ void mask(const Sights& sights, Scores& s) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int w = 0; w < kWords; ++w)
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            if ((sights[i] >> (8 * k + 2 * w + j) & 1) == 0) s[w * 16 + k * 4 + i * 2 + j] = -INFINITY;
+  }
+
+  // Scores that are capped or slanted, in base 2.
+  __device__ void bend(const Note& note, const Column* rows, Scores& s) const {
+    const DecodeScore& score = a_.step.score;
+    const float inverse_cap = 1 / score.softcap;
+#pragma unroll
+    for (int k = 0; k < kScores; ++k) {
+      const int column = k / 4 * 8 + lane_ % 4 * 2 + k % 2;
+      float x = s[k] * score.scale;
+      if (score.softcap > 0) x = score.softcap * tanhf(x * inverse_cap);
+      if (score.slopes != nullptr) {
+        const Column& row = rows[lane_ / 4 + k / 2 % 2 * 8];
+        x -= row.slope * static_cast<float>(abs(row.pos - (note.base[column / 16] + column % 16)));
+      }
+      s[k] = x * kLog2E;
+    }
   }
 
   // A tile's weights and their sums, with the m at hand; false where for some row of the warp it does not
@@ -151,33 +190,16 @@ class Softmax {
     l[1] = a[1] + b[1];
   }
 
-  __device__ void bend(const Note& note, const Column* rows, Scores& s) const {
-    const DecodeScore& score = a_.step.score;
-    const float inverse_cap = 1 / score.softcap;
-#pragma unroll
-    for (int k = 0; k < kScores; ++k) {
-      const int column = k / 4 * 8 + lane_ % 4 * 2 + k % 2;
-      float x = s[k] * score.scale;
-      if (score.softcap > 0) x = score.softcap * tanhf(x * inverse_cap);
-      if (score.slopes != nullptr) {
-        const Column& row = rows[lane_ / 4 + k / 2 % 2 * 8];
-        x -= row.slope * static_cast<float>(abs(row.pos - (note.base[column / 16] + column % 16)));
-      }
-      s[k] = x * kLog2E;
-    }
-  }
-
   // Of 16 columns each, two of them a word: which of them a row sees.
-  using Sight = uint32_t[C::kKeys / 32];
   __device__ static void sight_of(const Note& note, const PrefillItem& item, const Column& row,
-                                  Sight& sight) {
+                                  uint32_t (&sight)[kWords]) {
     const bool live = row.query >= 0;
     const auto* listed = reinterpret_cast<const uint32_t*>(note.listed[live ? row.list - item.list : 0]);
 #pragma unroll
-    for (int w = 0; w < C::kKeys / 32; ++w) sight[w] = live ? listed[w] : 0;
+    for (int w = 0; w < kWords; ++w) sight[w] = live ? listed[w] : 0;
     if (!note.ends && !note.adds) return;
 #pragma unroll
-    for (int w = 0; w < C::kKeys / 32; ++w) {
+    for (int w = 0; w < kWords; ++w) {
       const int32_t low = note.base[2 * w], high = note.base[2 * w + 1];
       sight[w] &= tokens_below16(row.end, low) | tokens_below16(row.end, high) << 16;
     }
@@ -189,25 +211,6 @@ class Softmax {
                                             token_range16(row.window_begin, row.window_end, base));
       sight[g / 2] |= more << (g % 2 * 16);
     }
-  }
-
-  // One row of this thread's. By choice and not by arithmetic: a score may be NaN.
-  __device__ void mask(const Note& note, const PrefillItem& item, const Column& row, int i, Scores& s,
-                       RowSums& sums) const {
-    Sight sight;
-    sight_of(note, item, row, sight);
-    uint32_t any = 0;
-#pragma unroll
-    for (int w = 0; w < C::kKeys / 32; ++w) {
-      any |= sight[w];
-      const uint32_t bits = sight[w] >> (lane_ % 4 * 2);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          if ((bits >> (8 * k + j) & 1) == 0) s[w * 16 + k * 4 + i * 2 + j] = -INFINITY;
-    }
-    if (any != 0) sums.any |= 1u << i;
   }
 
   const PrefillArgs& a_;

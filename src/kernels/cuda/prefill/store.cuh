@@ -143,10 +143,8 @@ class Store {
 
   __device__ void store_staged(const Column* rows, int32_t live, const Sums& o, const float (&inverse)[2],
                                char* staging) const {
-    const bool bf16 = a_.step.out.dtype == DType::kBF16;
-    stage(o, inverse, device::shared_address(staging), [bf16](float low, float high) {
-      return bf16 ? device::BF16::pair(low, high) : device::F16::pair(low, high);
-    });
+    stage(o, inverse, device::shared_address(staging),
+          [&](float low, float high) { return out_pair(a_.step.out, low, high); });
     __syncwarp();
     constexpr int kPieces = C::kDim / 8;
 #pragma unroll 4

@@ -38,6 +38,7 @@ class TokenFeeder {
       arrive(&s_.slot_empty[slot.at()]);
     }
     if (under_way_ != nullptr) hand_over<0>();
+    if (keys) end_keys<C>(s_, stage);
   }
 
  private:
