@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Where lists begin to pay in prefill: crossover.py RECORD [--plot FILE]
+"""Where lists begin to pay in prefill: crossover.py RECORD... [--plot FILE]
 
-Reads the whole steps (`.index_attend`) of `prefill.cross.*` from a record of `tamis bench`, sets each beside the dense
-step of its length, prints the table and the share of blocks at which the two cost the same, and draws it as SVG.
+Reads the whole steps (`.index_attend`) of `prefill.cross.*` from records of `tamis bench`, sets each beside the dense
+step of its length in the same record, prints the table and the share of blocks at which the two cost the same, and
+draws it as SVG.
 """
 import argparse
 import json
@@ -100,23 +101,34 @@ def plot(found, record):
                       f'<rect width="{width}" height="{height}" fill="white"/>', *parts, "</svg>", ""])
 
 
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        return record, speedups(record)
+    except (OSError, ValueError, KeyError, TypeError) as why:
+        sys.exit(f"crossover.py: {path} is no record: {why}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record")
+    parser.add_argument("records", metavar="RECORD", nargs="+")
     parser.add_argument("--plot", metavar="FILE", help="an SVG file")
     given = parser.parse_args()
-    try:
-        with open(given.record, encoding="utf-8") as file:
-            record = json.load(file)
-        found = speedups(record)
-    except (OSError, ValueError, KeyError, TypeError) as why:
-        sys.exit(f"crossover.py: {given.record} is no record: {why}")
-    if not found:
-        sys.exit(f"crossover.py: {given.record} holds no whole steps of prefill.cross.* beside a dense one")
+    found, first = {}, None
+    for path in given.records:
+        record, lengths = read(path)
+        if not lengths:
+            sys.exit(f"crossover.py: {path} holds no whole steps of prefill.cross.* beside a dense one")
+        if found.keys() & lengths.keys():
+            sys.exit(f"crossover.py: {path} repeats lengths of a record before it")
+        found.update(lengths)
+        first = first or record
+    found = dict(sorted(found.items()))
     print(table(found))
     if given.plot:
         with open(given.plot, "w", encoding="utf-8") as file:
-            file.write(plot(found, record))
+            file.write(plot(found, first))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,14 @@ class Crossover(unittest.TestCase):
             out = subprocess.run([*command, path, "--plot", picture], capture_output=True, text=True, check=True).stdout
             self.assertIn("50 %", out)
             self.assertTrue(os.path.exists(picture))
+            longer = os.path.join(folder, "longer.json")
+            with open(longer, "w", encoding="utf-8") as file:
+                json.dump({"readings": [reading("L32k.dense", 400.0), reading("L32k.block64.d25.uniform", 50.0, 0.25)]}, file)
+            both = subprocess.run([*command, longer, path], capture_output=True, text=True, check=True).stdout
+            self.assertLess(both.index("8K"), both.index("32K"))
+            twice = subprocess.run([*command, path, path], capture_output=True, text=True, check=False)
+            self.assertEqual(twice.returncode, 1)
+            self.assertIn("repeats", twice.stderr)
             with open(path, "w", encoding="utf-8") as file:
                 json.dump({"readings": []}, file)
             for bad in (path, picture, os.path.join(folder, "absent")):
