@@ -48,7 +48,7 @@ inline Spec largest_values() {
   Spec s = small_spec(64);
   s.dtype = DType::kF16;
   s.q = [](int64_t i, int64_t h, int64_t d) { return d == 0 ? 2 + 0.2 * noise(1, i, h, d) : 0; };
-  s.k = [](int64_t, int64_t t, int64_t, int64_t d) { return t == 5 && d == 0 ? 40 : 0; };
+  s.k = [](int64_t, int64_t t, int64_t, int64_t d) { return d > 0 ? 0 : t == 5 ? 16 : -40; };
   s.v = [](int64_t, int64_t, int64_t, int64_t d) { return d % 2 == 0 ? 65504 : -65504; };
   return s;
 }
