@@ -20,7 +20,7 @@ namespace {
 using namespace testing;  // NOLINT: the vocabulary of support/
 
 struct Calls {
-  int get_device = 0, attribute = 0, function = 0, launch = 0, early = 0;
+  int get_device = 0, attribute = 0, code = 0, function = 0, launch = 0, early = 0;
   bool operator==(const Calls&) const = default;
 };
 
@@ -36,6 +36,7 @@ struct Runtime {
   Calls calls;
   Launched last;
   std::map<int, int> major, shared;                               // of a device; absent: 9, and 227 KB
+  std::map<int, int> ptx;                                         // of the code it runs; absent: 90
   std::set<std::pair<int, const void*>> may;                      // kernels that may take all shared memory
   cudaError_t get_device = cudaSuccess, attribute = cudaSuccess;  // what it answers
 
@@ -71,6 +72,15 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
     *value = runtime.of(runtime.shared, device, 227 * 1024);
   else
     return cudaErrorInvalidValue;
+  return runtime.attribute;
+}
+
+cudaError_t __wrap_cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  const std::lock_guard lock(runtime.mutex);
+  ++runtime.calls.code;
+  *attributes = {};
+  attributes->ptxVersion = runtime.of(runtime.ptx, current_device, 90);
+  attributes->binaryVersion = 10 * runtime.of(runtime.major, current_device, 9);
   return runtime.attribute;
 }
 
@@ -144,9 +154,9 @@ struct Prepared {
 };
 
 // Of a first and of later steps: the device is asked for at each of the three launches, its two facts once,
-// and decode alone needs leave for its shared memory.
-constexpr Calls kFirst{.get_device = 3, .attribute = 2, .function = 1, .launch = 3, .early = 3};
-constexpr Calls kLater{.get_device = 3, .attribute = 0, .function = 0, .launch = 3, .early = 3};
+// what its code was compiled for once a kernel, and decode alone needs leave for its shared memory.
+constexpr Calls kFirst{.get_device = 3, .attribute = 2, .code = 3, .function = 1, .launch = 3, .early = 3};
+constexpr Calls kLater{.get_device = 3, .attribute = 0, .code = 0, .function = 0, .launch = 3, .early = 3};
 
 Calls calls_of(const Prepared& p, int device, Code code = Code::kOk) {
   current_device = device;
@@ -167,7 +177,7 @@ TEST(Launches, ADeviceIsAskedOnce) {
 
 TEST(Launches, BeyondTheDevicesThatAreKept) {
   const Prepared p;
-  const Calls each{.get_device = 3, .attribute = 6, .function = 1, .launch = 3, .early = 3};
+  const Calls each{.get_device = 3, .attribute = 6, .code = 3, .function = 1, .launch = 3, .early = 3};
   for (const int device : {64, 100, 64}) EXPECT_EQ(calls_of(p, device), each) << device;
 }
 
@@ -177,6 +187,25 @@ TEST(Launches, NoEarlyStartBefore90) {
   EXPECT_EQ(calls_of(p, 11).early, 0);
   EXPECT_EQ(calls_of(p, 11).early, 0);
   EXPECT_EQ(calls_of(p, 12).early, 3);
+  EXPECT_EQ(calls_of(p, 11).code, 0) << "nothing to ask";
+}
+
+// Code that a device has compiled for itself from PTX of 8.0 does not wait for its predecessor.
+TEST(Launches, NoEarlyStartOfCodeThatDoesNotWait) {
+  const Prepared p;
+  for (const auto& [device, major] : {std::pair{13, 9}, {14, 10}, {15, 12}}) {
+    runtime.major[device] = major;
+    runtime.ptx[device] = 80;
+    const Calls first = calls_of(p, device), later = calls_of(p, device);
+    EXPECT_EQ(first.early + later.early, 0) << major;
+    EXPECT_EQ(first.code, 3);
+    EXPECT_EQ(later.code, 0);
+  }
+  runtime.major[16] = 10;
+  runtime.ptx[16] = 100;
+  EXPECT_EQ(calls_of(p, 16).early, 3);
+  EXPECT_EQ(calls_of(p, 13).early, 0) << "what is known is of a device";
+  EXPECT_EQ(calls_of(p, 16), kLater);
 }
 
 // What a CTA may have on devices of compute capability 8.6, 8.9 and 12.x; and less than on any from 8.0 on.
