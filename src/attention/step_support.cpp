@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "core/checks.h"
@@ -87,6 +88,19 @@ Status check_strides(const Problem& p) {
   return {};
 }
 
+// Numbers of the score, which the kernels have in float32, and `scale` with its factor for powers of 2.
+Status check_score(const Problem& p, const Shape& s) {
+  for (const auto& [name, value] : {std::pair{"scale", s.scale}, {"softcap", p.score.softcap}})
+    if (value != 0 && !std::isnormal(static_cast<float>(value)))
+      return unsupported(name, ": ", value,
+                         " is no normal float32 number (backend reference computes in float64)");
+  if (!std::isfinite(static_cast<float>(s.scale) * std::numbers::log2e_v<float>))
+    return unsupported("scale: ", s.scale,
+                       " times log2(e) is no float32 number; nearest: up to 2.35e38 either way (backend "
+                       "reference computes in float64)");
+  return {};
+}
+
 // Numbers the kernels keep in 32 bits.
 Status check_extents(const Problem& p, const Shape& s) {
   const struct {
@@ -117,10 +131,7 @@ Status supports(const Problem& problem, const Shape& shape) {
     return unsupported("dropout_p: ", problem.dropout.p, " on the device; nearest: 0 (backend cpu takes it)");
   TAMIS_RETURN_IF_ERROR(check_dtypes(problem));
   TAMIS_RETURN_IF_ERROR(check_head_dims(shape));
-  for (const auto& [name, value] : {std::pair{"scale", shape.scale}, {"softcap", problem.score.softcap}})
-    if (value != 0 && !std::isnormal(static_cast<float>(value)))
-      return unsupported(name, ": ", value,
-                         " is no normal float32 number (backend reference computes in float64)");
+  TAMIS_RETURN_IF_ERROR(check_score(problem, shape));
   TAMIS_RETURN_IF_ERROR(check_strides(problem));
   return check_extents(problem, shape);
 }

@@ -393,6 +393,17 @@ TEST(CStep, BuffersAreJudgedBeforeTheDeviceIsAsked) {
   }
 }
 
+TEST(CStep, AScaleThatFloatsDoNotHold) {
+  TAMIS_NEEDS_CUDA();
+  TestProblem t = step_problem();
+  t.problem.score.scale = -2.5e38;
+  const CProblem c(t.problem);
+  Ready r;
+  Error error;
+  EXPECT_EQ(tamis_cuda_plan_make(&c.problem, &r.options, r.plan, error), TAMIS_UNSUPPORTED);
+  EXPECT_TRUE(says(error, "scale: -2.5e+38 times log2(e) is no float32 number"));
+}
+
 TEST(CStep, TheRestThatTheHostCanSee) {
   TAMIS_NEEDS_CUDA();
   Ready r;

@@ -161,6 +161,24 @@ TEST(StepPlan, OptionsThatAreNone) {
     EXPECT_TRUE(cuda::plan_step(t.problem, {.density = density}).ok()) << density;
 }
 
+// In float32 the scale is multiplied by log2(e).
+TEST(StepPlan, ScalesThatFloatsHold) {
+  TestProblem t = decode(2);
+  for (const cuda::Engine engine : {cuda::Engine::kDecode, cuda::Engine::kPrefill})
+    for (const double sign : {1, -1}) {
+      for (const double scale : {2.37e38, 3.4e38, 3.5e38, 1e300, 1e-39}) {
+        t.problem.score.scale = sign * scale;
+        const Status s = cuda::plan_step(t.problem, {.engine = engine}).status();
+        EXPECT_STREQ(code_name(s.code()), "unsupported") << sign * scale;
+        EXPECT_EQ(s.message().rfind("scale: ", 0), 0u) << s.message();
+      }
+      for (const double scale : {2.35e38, 1e-37, 0.0}) {
+        t.problem.score.scale = sign * scale;
+        EXPECT_TRUE(cuda::plan_step(t.problem, {.engine = engine}).ok()) << sign * scale;
+      }
+    }
+}
+
 TEST(StepPlan, RowsMustFitTheIndexHeads) {
   TestProblem t = decode(2);
   t.problem.candidates.indices.shape[0] = 3;
