@@ -117,7 +117,7 @@ Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options = 
 // The rings that a run of the plan takes on a device: what was asked for, else what its shared memory allows.
 Ring ring_on(const StepPlan& plan, const CudaDevice& device);
 
-// Device memory, each on a 256-byte line and of at least the plan's bytes.
+// Device memory, each on a 256-byte line and of at least the plan's bytes, which do not overlap.
 struct StepBuffers {
   void *control = nullptr, *index = nullptr, *scratch = nullptr;
   StepSizes bytes{};

@@ -114,7 +114,7 @@ TAMIS_API int32_t tamis_cuda_plan_sizes(const tamis_cuda_plan* plan, tamis_cuda_
                                         tamis_error* error);
 
 /* Device memory, each on a 256-byte line, with the bytes there are: the plan's or more, else
- * TAMIS_WORKSPACE_TOO_SMALL. */
+ * TAMIS_WORKSPACE_TOO_SMALL. They do not overlap. */
 typedef struct tamis_cuda_buffers {
   uint64_t struct_size;
   void *control, *index, *scratch;

@@ -256,6 +256,13 @@ Status check_buffers(const StepPlan& plan, const StepBuffers& b) {
               text(buffer.name, ": ", buffer.bytes, " bytes, ", buffer.needed, " are needed"),
               {.value = buffer.bytes, .limit = buffer.needed}};
   }
+  // Of what a step uses: there may be more.
+  const auto begin = [](const auto& buffer) { return reinterpret_cast<uintptr_t>(buffer.data); };
+  for (const auto& one : buffers)
+    for (const auto& other : buffers)
+      if (&one < &other && begin(one) < begin(other) + static_cast<uintptr_t>(other.needed) &&
+          begin(other) < begin(one) + static_cast<uintptr_t>(one.needed))
+        return invalid(other.name, "overlaps ", one.name);
   return {};
 }
 

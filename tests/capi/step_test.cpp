@@ -391,6 +391,8 @@ TEST(CStep, BuffersAreJudgedBeforeTheDeviceIsAsked) {
     });
     r.buffers = whole;
   }
+  r.buffers.index = r.buffers.scratch;
+  r.each_refused(TAMIS_INVALID_ARGUMENT, "scratch: overlaps index");
 }
 
 TEST(CStep, AScaleThatFloatsDoNotHold) {

@@ -1,6 +1,7 @@
 // plan_step(): what can be said of a device step without a device.
 #include <gtest/gtest.h>
 
+#include "attention/step_support.h"
 #include "cuda/steps.h"
 
 namespace tamis {
@@ -177,6 +178,33 @@ TEST(StepPlan, ScalesThatFloatsHold) {
         EXPECT_TRUE(cuda::plan_step(t.problem, {.engine = engine}).ok()) << sign * scale;
       }
     }
+}
+
+TEST(StepPlan, BuffersThatOverlap) {
+  const cuda::StepPlan plan = plan_of(decode(2));
+  const auto at = [](int64_t address) { return reinterpret_cast<void*>(address); };
+  const auto judged = [&](int64_t control, int64_t index, int64_t scratch) {
+    cuda::StepSizes bytes = plan.bytes;
+    bytes.control += 1 << 20;  // there is more than a step uses
+    return cuda::check_buffers(plan, {at(control), at(index), at(scratch), bytes});
+  };
+  const int64_t base = 1 << 24, index = plan.bytes.index, scratch = plan.bytes.scratch;
+  EXPECT_TRUE(judged(base, base + plan.bytes.control, base + plan.bytes.control + index).ok());
+  EXPECT_TRUE(judged(base + index + scratch, base + scratch, base).ok());
+  const struct {
+    const char* words;
+    Status status;
+  } overlaps[] = {
+      {"index: overlaps control", judged(base, base, base + (1 << 28))},
+      {"scratch: overlaps control", judged(base, base + (1 << 28), base)},
+      {"scratch: overlaps index", judged(base - (1 << 22), base, base)},
+      {"scratch: overlaps index", judged(base - (1 << 22), base, base + (index - 1) / 256 * 256)},
+      {"scratch: overlaps index", judged(base - (1 << 22), base + (scratch - 1) / 256 * 256, base)},
+      {"scratch: overlaps control", judged(base + (scratch - 1) / 256 * 256, base + (1 << 28), base)}};
+  for (const auto& o : overlaps) {
+    EXPECT_STREQ(code_name(o.status.code()), "invalid_argument") << o.words;
+    EXPECT_TRUE(says(o.status, o.words)) << o.status.message();
+  }
 }
 
 TEST(StepPlan, RowsMustFitTheIndexHeads) {
