@@ -180,6 +180,41 @@ TEST(StepPlan, ScalesThatFloatsHold) {
     }
 }
 
+// Strides whose products would not fit 64 bits.
+TEST(StepPlan, StridesBeyondAnyMemory) {
+  const auto refused = [](const char* name, TestProblem&& t, auto tensor, int axis) {
+    for (const int64_t stride : {INT64_MAX - 7, INT64_MIN, int64_t{1} << 60, -(int64_t{1} << 60)}) {
+      tensor(t.problem).stride[axis] = stride;
+      const Status s = cuda::plan_step(t.problem).status();
+      EXPECT_STREQ(code_name(s.code()), "invalid_argument") << name << ", " << stride;
+      EXPECT_EQ(s.message().rfind(std::string(name) + ": ", 0), 0u) << s.message();
+    }
+  };
+  for (const int axis : {0, 1}) {
+    refused(
+        "q", decode(2), [](Problem& p) -> TensorView& { return p.query.q; }, axis);
+    refused(
+        "k", decode(2), [](Problem& p) -> TensorView& { return p.cache.k; }, axis);
+    refused(
+        "v", decode(2), [](Problem& p) -> TensorView& { return p.cache.v; }, axis);
+  }
+  refused(
+      "page_table", decode(2), [](Problem& p) -> TensorView& { return p.cache.page_table; }, 0);
+  refused(
+      "cand_indices", decode(2), [](Problem& p) -> TensorView& { return p.candidates.indices; }, 0);
+
+  std::vector<float> out(2 * 8 * 64);
+  OutView view;
+  view.out = mutable_view(out.data(), DType::kF32, {2, 8, 64});
+  view.lse = mutable_view(out.data(), DType::kF32, {2, 8});
+  EXPECT_TRUE(cuda::supports(view).ok());
+  for (MutableTensorView* t : {&view.out, &view.lse}) {
+    const int64_t stride = std::exchange(t->stride[0], INT64_MAX - 7);
+    EXPECT_STREQ(code_name(cuda::supports(view).code()), "invalid_argument");
+    t->stride[0] = stride;
+  }
+}
+
 TEST(StepPlan, BuffersThatOverlap) {
   const cuda::StepPlan plan = plan_of(decode(2));
   const auto at = [](int64_t address) { return reinterpret_cast<void*>(address); };

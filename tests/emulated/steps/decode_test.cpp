@@ -88,6 +88,21 @@ TEST(EmulatedDecode, TheStrideOfASingleRow) {
     }
 }
 
+// The same of a single query.
+TEST(EmulatedDecode, TheStrideOfASingleQuery) {
+  for (const cuda::Engine engine : {cuda::Engine::kDecode, cuda::Engine::kPrefill})
+    for (const int64_t stride : {int64_t{257}, int64_t{258}, INT64_MAX, INT64_MAX - 7, INT64_MIN}) {
+      TestProblem t(small_spec(64, {70}, {1}));
+      t.all();
+      t.problem.query.q.stride[0] = stride;
+      const Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, {.engine = engine});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      Set set(*plan);
+      set.prepare(t.problem);
+      EXPECT_TRUE(set.runs(t.problem)) << cuda::engine_name(engine) << ", " << stride;
+    }
+}
+
 // A refused batch: rows become NaN but for those whose slot was reused, whose request is found by cu_q; also
 // where that is in no order, and nothing behind its end is read.
 TEST(EmulatedDecode, ARefusedBatchWithSlots) {
