@@ -150,7 +150,8 @@ Status run(const StepPlan& plan, const Problem& problem, const OutView& out, con
 Status step(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
             Stream stream, StepCounters* counters = nullptr);
 
-// Sums over the bundles of the last step that was scheduled.
+// Sums over the bundles of the last step that was scheduled. A bundle whose lists hold 2^31 entries or more
+// adds 2^31 - 1 to each class of entries, and what there are to `raw`.
 struct StepStats {
   int64_t raw = 0, padding = 0, invalid = 0, duplicates = 0, unique = 0, future = 0;
   int64_t bundles = 0, empty_bundles = 0, blocks = 0, gaps = 0;

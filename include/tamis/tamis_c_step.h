@@ -156,7 +156,8 @@ TAMIS_API int32_t tamis_cuda_step(const tamis_cuda_plan* plan, const tamis_probl
                                   const tamis_output* output, const tamis_cuda_buffers* buffers, void* stream,
                                   tamis_cuda_counters* counters, tamis_error* error);
 
-/* Sums over the bundles of the last step that was scheduled. */
+/* Sums over the bundles of the last step that was scheduled. A bundle whose lists hold 2^31 entries or more
+ * adds 2^31 - 1 to each class of entries, and what there are to `raw`. */
 typedef struct tamis_cuda_stats {
   uint64_t struct_size;
   int64_t raw, padding, invalid, duplicates, unique, future; /* entries */

@@ -280,7 +280,7 @@ class Builder {
   __device__ void gather(int32_t list) {
     const int32_t unit = a_.candidates.unit, end = limit(), r = first_row_ + list;
     const Row raw = row_of(a_, frame_.request, r, nullptr);
-    if (thread() == 0) counts_.raw += static_cast<int32_t>(raw.count);
+    if (thread() == 0) counts_.raw += raw.count;
     for_each_entry(list, raw, [&](int32_t i, int32_t e) {
       if (static_cast<uint32_t>(e) >= static_cast<uint32_t>(end)) {
         ++(e == -1 ? counts_.padding : counts_.invalid);
@@ -444,7 +444,7 @@ class Builder {
   }
   __device__ void add_up_entries() {
     DeviceCounts& sums = s_.counts;
-    add_up(counts_.raw, &sums.raw);
+    if (threadIdx.x == 0) sums.raw = counts_.raw;
     add_up(counts_.padding, &sums.padding);
     add_up(counts_.invalid, &sums.invalid);
     add_up(counts_.duplicates, &sums.duplicates);
@@ -462,10 +462,7 @@ class Builder {
     __syncthreads();
     const bool refused = s_.key != kNoOffence;
     if (threadIdx.x != 0) return;
-    DeviceCounts counts = s_.counts;
-    counts.gaps = counts.gaps > 0 ? counts.gaps - 1 : 0;
-    counts.unique = counts.raw - counts.padding - counts.invalid - counts.duplicates;
-    a_.out.counts[bundle_] = counts;
+    a_.out.counts[bundle_] = complete(s_.counts);
     a_.out.bundle[bundle_] = {.request = frame_.request,
                               .first_query = frame_.first,
                               .last_query = frame_.last,
