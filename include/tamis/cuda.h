@@ -4,8 +4,9 @@
 // do the three buffers of a step. normalize, schedule and run never allocate, never wait for the device and
 // never look into device memory, so they may be captured into a CUDA graph. Contents, lengths, page tables,
 // counts and cu_q may change between replays within what the plan holds; a graph keeps the pointers and
-// extents it was captured with. One buffer set has one user at a time; two sets run side by side on two
-// streams.
+// extents it was captured with. From normalize to the last run of its index set lists, lengths, cu_q, the
+// page table and, where there is a mask, q_pos stay as they are: q_pos that changed is not noticed. One
+// buffer set has one user at a time; two sets run side by side on two streams.
 //
 // What only the device can know is judged there. An offence refuses the whole batch: no byte of K or V is
 // read, the rows of out and lse become NaN (but for those whose slot was reused), and `poll` reports the
@@ -123,7 +124,9 @@ struct StepBuffers {
   StepSizes bytes{};
 };
 
-// Once for each new control buffer, before its first step. Capturable.
+// Once for each new control buffer, before its first step. Capturable. A control counts anew from here, also
+// one that was used before: an index set and scratch that went with it are not told from new ones, so they
+// are normalized and scheduled again before they run.
 Status clear(const StepPlan& plan, const StepBuffers& buffers, Stream stream);
 
 // Candidates to index set. The set may not run before `schedule` has followed.
@@ -146,7 +149,9 @@ struct StepCounters {
 Status run(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
            Stream stream, StepCounters* counters = nullptr);
 
-// normalize, schedule, run.
+// normalize, schedule, run. What the host can see is judged before the first launch; what only a launch can
+// refuse (the device's shared memory or compute capability, an error of the runtime) comes after stages that
+// are launched or captured already.
 Status step(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
             Stream stream, StepCounters* counters = nullptr);
 
