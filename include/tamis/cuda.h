@@ -4,8 +4,9 @@
 // do the three buffers of a step. normalize, schedule and run never allocate, never wait for the device and
 // never look into device memory, so they may be captured into a CUDA graph. Contents, lengths, page tables,
 // counts and cu_q may change between replays within what the plan holds; a graph keeps the pointers and
-// extents it was captured with. One buffer set has one user at a time; two sets run side by side on two
-// streams.
+// extents it was captured with. From normalize to the last run of its index set lists, lengths, cu_q, the
+// page table and, where there is a mask, q_pos stay as they are: q_pos that changed is not noticed. One
+// buffer set has one user at a time; two sets run side by side on two streams.
 //
 // What only the device can know is judged there. An offence refuses the whole batch: no byte of K or V is
 // read, the rows of out and lse become NaN (but for those whose slot was reused), and `poll` reports the
@@ -117,13 +118,15 @@ Result<StepPlan> plan_step(const Problem& problem, const StepOptions& options = 
 // The rings that a run of the plan takes on a device: what was asked for, else what its shared memory allows.
 Ring ring_on(const StepPlan& plan, const CudaDevice& device);
 
-// Device memory, each on a 256-byte line and of at least the plan's bytes.
+// Device memory, each on a 256-byte line and of at least the plan's bytes, which do not overlap.
 struct StepBuffers {
   void *control = nullptr, *index = nullptr, *scratch = nullptr;
   StepSizes bytes{};
 };
 
-// Once for each new control buffer, before its first step. Capturable.
+// Once for each new control buffer, before its first step. Capturable. A control counts anew from here, also
+// one that was used before: an index set and scratch that went with it are not told from new ones, so they
+// are normalized and scheduled again before they run.
 Status clear(const StepPlan& plan, const StepBuffers& buffers, Stream stream);
 
 // Candidates to index set. The set may not run before `schedule` has followed.
@@ -146,11 +149,14 @@ struct StepCounters {
 Status run(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
            Stream stream, StepCounters* counters = nullptr);
 
-// normalize, schedule, run.
+// normalize, schedule, run. What the host can see is judged before the first launch; what only a launch can
+// refuse (the device's shared memory or compute capability, an error of the runtime) comes after stages that
+// are launched or captured already.
 Status step(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
             Stream stream, StepCounters* counters = nullptr);
 
-// Sums over the bundles of the last step that was scheduled.
+// Sums over the bundles of the last step that was scheduled. A bundle whose lists hold 2^31 entries or more
+// adds 2^31 - 1 to each class of entries, and what there are to `raw`.
 struct StepStats {
   int64_t raw = 0, padding = 0, invalid = 0, duplicates = 0, unique = 0, future = 0;
   int64_t bundles = 0, empty_bundles = 0, blocks = 0, gaps = 0;

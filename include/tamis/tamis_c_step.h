@@ -4,7 +4,9 @@
  *
  * A stream is a cudaStream_t, NULL the default one. Nothing but tamis_cuda_poll waits for the device, nothing
  * allocates on it, and what is launched may be captured into a CUDA graph; a graph keeps the pointers and
- * extents it was captured with. One set of buffers has one user at a time.
+ * extents it was captured with. From tamis_cuda_normalize to the last tamis_cuda_run of its index set lists,
+ * lengths, cu_q, the page table and, where there is a mask, q_pos stay as they are: q_pos that changed is not
+ * noticed. One set of buffers has one user at a time.
  *
  * What only the device can know is judged there: a batch that is refused leaves NaN in out and lse, the calls
  * that launched it have answered TAMIS_OK long before, and tamis_cuda_poll answers the code.
@@ -114,14 +116,16 @@ TAMIS_API int32_t tamis_cuda_plan_sizes(const tamis_cuda_plan* plan, tamis_cuda_
                                         tamis_error* error);
 
 /* Device memory, each on a 256-byte line, with the bytes there are: the plan's or more, else
- * TAMIS_WORKSPACE_TOO_SMALL. */
+ * TAMIS_WORKSPACE_TOO_SMALL. They do not overlap. */
 typedef struct tamis_cuda_buffers {
   uint64_t struct_size;
   void *control, *index, *scratch;
   int64_t control_bytes, index_bytes, scratch_bytes;
 } tamis_cuda_buffers;
 
-/* Once for each new control buffer, before its first step. */
+/* Once for each new control buffer, before its first step. A control counts anew from here, also one that was
+ * used before: an index set and scratch that went with it are normalized and scheduled again before they run.
+ */
 TAMIS_API int32_t tamis_cuda_clear(const tamis_cuda_plan* plan, const tamis_cuda_buffers* buffers,
                                    void* stream, tamis_error* error);
 
@@ -151,12 +155,15 @@ TAMIS_API int32_t tamis_cuda_run(const tamis_cuda_plan* plan, const tamis_proble
                                  const tamis_output* output, const tamis_cuda_buffers* buffers, void* stream,
                                  tamis_cuda_counters* counters, tamis_error* error);
 
-/* tamis_cuda_normalize, tamis_cuda_schedule, tamis_cuda_run. */
+/* tamis_cuda_normalize, tamis_cuda_schedule, tamis_cuda_run. What only a launch can refuse (the device's
+ * shared memory or compute capability, an error of the runtime) comes after stages that are launched or
+ * captured already; all else before the first. */
 TAMIS_API int32_t tamis_cuda_step(const tamis_cuda_plan* plan, const tamis_problem* problem,
                                   const tamis_output* output, const tamis_cuda_buffers* buffers, void* stream,
                                   tamis_cuda_counters* counters, tamis_error* error);
 
-/* Sums over the bundles of the last step that was scheduled. */
+/* Sums over the bundles of the last step that was scheduled. A bundle whose lists hold 2^31 entries or more
+ * adds 2^31 - 1 to each class of entries, and what there are to `raw`. */
 typedef struct tamis_cuda_stats {
   uint64_t struct_size;
   int64_t raw, padding, invalid, duplicates, unique, future; /* entries */

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <type_traits>
 
 namespace tamis {
@@ -46,11 +47,16 @@ struct BasicTensorView {
 
   bool present() const { return rank >= 0; }
 
-  // Product of the extents; 1 for a scalar, 0 when absent.
+  // Product of the extents, or 2^63 - 1 where that is more; 1 for a scalar, 0 when absent or where an extent
+  // is not positive.
   int64_t elements() const {
     if (!present()) return 0;
+    constexpr int64_t most = std::numeric_limits<int64_t>::max();
     int64_t n = 1;
-    for (int axis = 0; axis < rank; ++axis) n *= shape[axis];
+    for (int axis = 0; axis < rank; ++axis) {
+      if (shape[axis] <= 0) return 0;
+      n = n > most / shape[axis] ? most : n * shape[axis];
+    }
     return n;
   }
 

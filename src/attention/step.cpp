@@ -107,7 +107,8 @@ Status run(const StepPlan& plan, const Problem& problem, const OutView& out, con
   return launch_run(plan, problem, *shape, out, buffers, stream, counters);
 }
 
-// Checks everything once, and before anything is launched or captured.
+// Checks everything that the host can see once, and before anything is launched or captured. What a launch
+// refuses comes in between (cuda.h).
 Status step(const StepPlan& plan, const Problem& problem, const OutView& out, const StepBuffers& buffers,
             Stream stream, StepCounters* counters) {
   const Result<Shape> shape = check_problem(plan, problem);

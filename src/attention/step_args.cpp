@@ -50,34 +50,59 @@ DecodePages pages_of(const StepPlan& plan, const Problem& p, const Shape& s) {
           .log2_page = log2_of(s.page_size)};
 }
 
-// A stride that 16-byte copies cannot follow is of an axis of one element (supports() sees to that). Copies
-// of no byte are asked for beyond it too, and must be aligned: they stay at the one element.
-int64_t followed(int64_t elements) { return elements % 8 == 0 ? elements : 0; }
+// The view without strides that kernels cannot follow, or whose bytes 64 bits cannot count: those are of axes
+// of one element (supports() sees to that). Copies of no byte are asked for beyond it too, and must be
+// aligned: they stay at the one element.
+template <class Data>
+BasicTensorView<Data> followed(BasicTensorView<Data> t) {
+  constexpr int64_t most = int64_t{1} << 56;
+  for (int axis = 0; axis < t.rank; ++axis) {
+    int64_t& stride = t.stride[axis];
+    if (t.shape[axis] <= 1 && (stride % 8 != 0 || stride > most || stride < -most)) stride = 0;
+  }
+  return t;
+}
+
+DecodeQueries query_of(const QueryView& query, const Shape& s) {
+  const TensorView q = followed(query.q);
+  const int64_t bytes = dtype_bytes(q.dtype);
+  return {.data = static_cast<const char*>(q.data),
+          .stride_query = q.stride[0] * bytes,
+          .stride_head = q.stride[1] * bytes,
+          .q_pos = data_of<int32_t>(query.q_pos),
+          .cu_q = data_of<int32_t>(query.cu_q),
+          .head_dim = static_cast<int32_t>(s.head_dim),
+          .q_heads = static_cast<int32_t>(s.q_heads),
+          .group = static_cast<int32_t>(s.group),
+          .aligned =
+              q.stride[0] % 8 == 0 && q.stride[1] % 8 == 0 && reinterpret_cast<uintptr_t>(q.data) % 16 == 0};
+}
 
 DecodeSide side_of(const TensorView& t, Layout layout, int64_t dim) {
-  const KvStrides stride = kv_strides(t, layout);
+  const KvStrides stride = kv_strides(followed(t), layout);
   const int64_t bytes = dtype_bytes(t.dtype);
   return {.data = static_cast<const char*>(t.data),
-          .page = followed(stride.page) * bytes,
-          .token = followed(stride.token) * bytes,
-          .head = followed(stride.head) * bytes,
+          .page = stride.page * bytes,
+          .token = stride.token * bytes,
+          .head = stride.head * bytes,
           .dim = static_cast<int32_t>(dim)};
 }
 
 DecodeOut out_of(const OutView& out, const Shape& s, DType values) {
-  const int64_t bytes = dtype_bytes(out.out.dtype);
+  const MutableTensorView o = followed(out.out);
+  const int64_t bytes = dtype_bytes(o.dtype);
   const SlotView& slots = out.slots;
-  return {.data = static_cast<char*>(out.out.data),
-          .query = out.out.stride[0] * bytes,
-          .head = out.out.stride[1] * bytes,
-          .aligned = out.out.stride[0] % 4 == 0 && out.out.stride[1] % 4 == 0 &&
-                     reinterpret_cast<uintptr_t>(out.out.data) % (4 * bytes) == 0,
-          .wide = bytes == 2 && out.out.stride[0] % 8 == 0 && out.out.stride[1] % 8 == 0 &&
-                  reinterpret_cast<uintptr_t>(out.out.data) % 16 == 0,
+  return {.data = static_cast<char*>(o.data),
+          .query = o.stride[0] * bytes,
+          .head = o.stride[1] * bytes,
+          .aligned = o.stride[0] % 4 == 0 && o.stride[1] % 4 == 0 &&
+                     reinterpret_cast<uintptr_t>(o.data) % (4 * bytes) == 0,
+          .wide = bytes == 2 && o.stride[0] % 8 == 0 && o.stride[1] % 8 == 0 &&
+                  reinterpret_cast<uintptr_t>(o.data) % 16 == 0,
           .lse = out.lse.present() ? static_cast<float*>(out.lse.data) : nullptr,
           .lse_query = out.lse.present() ? out.lse.stride[0] : 0,
           .lse_head = out.lse.present() ? out.lse.stride[1] : 0,
-          .dtype = out.out.dtype,
+          .dtype = o.dtype,
           .most = values == DType::kF16 ? 65504.f : std::numeric_limits<float>::infinity(),
           .slots = {.slot = data_of<int32_t>(slots.slot),
                     .generation = data_of<uint32_t>(slots.generation),
@@ -85,11 +110,6 @@ DecodeOut out_of(const OutView& out, const Shape& s, DType values) {
                     .slots = slots.live_generation.present() ? slots.live_generation.shape[0] : 0},
           .requests = static_cast<int32_t>(s.requests),
           .total_q = s.total_q};
-}
-
-// Whether all rows start on 16 bytes.
-bool is_aligned(const TensorView& q) {
-  return q.stride[0] % 8 == 0 && q.stride[1] % 8 == 0 && reinterpret_cast<uintptr_t>(q.data) % 16 == 0;
 }
 
 }  // namespace
@@ -175,16 +195,7 @@ ScheduleArgs schedule_args(const StepPlan& plan, const StepBuffers& buffers) {
 
 DecodeArgs decode_args(const StepPlan& plan, const Problem& p, const Shape& s, const OutView& out,
                        const StepBuffers& buffers, StepCounters* counters) {
-  const int64_t bytes = dtype_bytes(p.query.q.dtype);
-  return {.q = {.data = static_cast<const char*>(p.query.q.data),
-                .stride_query = p.query.q.stride[0] * bytes,
-                .stride_head = p.query.q.stride[1] * bytes,
-                .q_pos = data_of<int32_t>(p.query.q_pos),
-                .cu_q = data_of<int32_t>(p.query.cu_q),
-                .head_dim = static_cast<int32_t>(s.head_dim),
-                .q_heads = static_cast<int32_t>(s.q_heads),
-                .group = static_cast<int32_t>(s.group),
-                .aligned = is_aligned(p.query.q)},
+  return {.q = query_of(p.query, s),
           .k = side_of(p.cache.k, p.cache.layout, s.head_dim),
           .v = side_of(p.cache.v, p.cache.layout, s.v_head_dim),
           .pages = pages_of(plan, p, s),

@@ -12,7 +12,14 @@ namespace {
 
 Status check_not_capturing(const char* call, cudaStream_t stream) {
   cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-  TAMIS_RETURN_IF_ERROR(device::cuda_status(cudaStreamIsCapturing(stream, &state), call));
+  const cudaError_t code = cudaStreamIsCapturing(stream, &state);
+  // Of the default stream, which would wait for the one that is captured.
+  if (code == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return {Code::kNotCapturable,
+            text(call, ": waits for the default stream, and another one is being captured")};
+  }
+  TAMIS_RETURN_IF_ERROR(device::cuda_status(code, call));
   if (state == cudaStreamCaptureStatusNone) return {};
   return {Code::kNotCapturable, text(call, ": waits for the device, the stream is being captured")};
 }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "core/checks.h"
@@ -25,6 +27,20 @@ Status need_dense(const char* name, const TensorView& t) {
   if (!t.present() || t.rank == 0 || t.shape[t.rank - 1] <= 1 || t.stride[t.rank - 1] == 1) return {};
   return unsupported(name, ": stride ", t.stride[t.rank - 1],
                      " of the last axis on the device; nearest: 1 (backend cpu takes any)");
+}
+
+// Strides that lead no further than memory can: places are computed in 64 bits. One over a single element
+// leads nowhere, however large.
+Status need_reach(const char* name, const TensorView& t) {
+  constexpr int64_t most = int64_t{1} << 60;  // bytes
+  int64_t bytes = 0;
+  for (int axis = 0; t.present() && axis < t.rank; ++axis) {
+    if (t.shape[axis] <= 1) continue;
+    const int64_t stride = t.stride[axis], apart = stride < -kMostSize ? kMostSize : std::abs(stride);
+    bytes = plus(bytes, times(times(apart, dtype_bytes(t.dtype)), t.shape[axis] - 1));
+    if (bytes > most) return invalid(name, "stride ", stride, " of axis ", axis, " leads beyond any memory");
+  }
+  return {};
 }
 
 // Rows that 16-byte copies can start at.
@@ -77,13 +93,32 @@ Status check_head_dims(const Shape& s) {
 }
 
 Status check_strides(const Problem& p) {
+  const TensorView& q = p.query.q;
+  for (const auto& [name, t] : {std::pair{"q", &q}, {"k", &p.cache.k}, {"v", &p.cache.v}})
+    TAMIS_RETURN_IF_ERROR(need_reach(name, *t));
   TAMIS_RETURN_IF_ERROR(need_copies("k", p.cache.k));
   TAMIS_RETURN_IF_ERROR(need_copies("v", p.cache.v));
-  const TensorView& q = p.query.q;
   TAMIS_RETURN_IF_ERROR(need_dense("q", q));
-  if (q.stride[0] % 2 != 0 || q.stride[1] % 2 != 0 || reinterpret_cast<uintptr_t>(q.data) % 4 != 0)
+  const auto odd = [&q](int axis) { return q.shape[axis] > 1 && q.stride[axis] % 2 != 0; };
+  if (odd(0) || odd(1) || reinterpret_cast<uintptr_t>(q.data) % 4 != 0)
     return unsupported("q: rows do not start on multiples of 4 bytes");
-  for (const auto& [name, t] : arrays_of(p)) TAMIS_RETURN_IF_ERROR(need_dense(name, *t));
+  for (const auto& [name, t] : arrays_of(p)) {
+    TAMIS_RETURN_IF_ERROR(need_reach(name, *t));
+    TAMIS_RETURN_IF_ERROR(need_dense(name, *t));
+  }
+  return {};
+}
+
+// Numbers of the score, which the kernels have in float32, and `scale` with its factor for powers of 2.
+Status check_score(const Problem& p, const Shape& s) {
+  for (const auto& [name, value] : {std::pair{"scale", s.scale}, {"softcap", p.score.softcap}})
+    if (value != 0 && !std::isnormal(static_cast<float>(value)))
+      return unsupported(name, ": ", value,
+                         " is no normal float32 number (backend reference computes in float64)");
+  if (!std::isfinite(static_cast<float>(s.scale) * std::numbers::log2e_v<float>))
+    return unsupported("scale: ", s.scale,
+                       " times log2(e) is no float32 number; nearest: up to 2.35e38 either way (backend "
+                       "reference computes in float64)");
   return {};
 }
 
@@ -117,10 +152,7 @@ Status supports(const Problem& problem, const Shape& shape) {
     return unsupported("dropout_p: ", problem.dropout.p, " on the device; nearest: 0 (backend cpu takes it)");
   TAMIS_RETURN_IF_ERROR(check_dtypes(problem));
   TAMIS_RETURN_IF_ERROR(check_head_dims(shape));
-  for (const auto& [name, value] : {std::pair{"scale", shape.scale}, {"softcap", problem.score.softcap}})
-    if (value != 0 && !std::isnormal(static_cast<float>(value)))
-      return unsupported(name, ": ", value,
-                         " is no normal float32 number (backend reference computes in float64)");
+  TAMIS_RETURN_IF_ERROR(check_score(problem, shape));
   TAMIS_RETURN_IF_ERROR(check_strides(problem));
   return check_extents(problem, shape);
 }
@@ -133,6 +165,8 @@ Status supports(const OutView& out) {
   if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16)
     return unsupported("out: dtype ", dtype_name(dtype), " on the device; nearest: F32, F16, BF16");
   TAMIS_RETURN_IF_ERROR(need_dense("out", out.out));
+  TAMIS_RETURN_IF_ERROR(need_reach("out", out.out));
+  TAMIS_RETURN_IF_ERROR(need_reach("lse", out.lse));
   for (const auto& [name, t] : {std::pair{"slot", &out.slots.slot},
                                 {"generation", &out.slots.generation},
                                 {"live_generation", &out.slots.live_generation}}) {
@@ -245,6 +279,13 @@ Status check_buffers(const StepPlan& plan, const StepBuffers& b) {
               text(buffer.name, ": ", buffer.bytes, " bytes, ", buffer.needed, " are needed"),
               {.value = buffer.bytes, .limit = buffer.needed}};
   }
+  // Of what a step uses: there may be more.
+  const auto begin = [](const auto& buffer) { return reinterpret_cast<uintptr_t>(buffer.data); };
+  for (const auto& one : buffers)
+    for (const auto& other : buffers)
+      if (&one < &other && begin(one) < begin(other) + static_cast<uintptr_t>(other.needed) &&
+          begin(other) < begin(one) + static_cast<uintptr_t>(one.needed))
+        return invalid(other.name, "overlaps ", one.name);
   return {};
 }
 

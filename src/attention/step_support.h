@@ -53,7 +53,7 @@ uint64_t index_mark_of(const StepPlan& plan);
 // Memory behind everything the kernels read but q, k and v.
 Status check_memory(const Problem& problem);
 
-// A buffer that is missing, off its line or too small.
+// A buffer that is missing, off its line or too small, and two that overlap.
 Status check_buffers(const StepPlan& plan, const StepBuffers& buffers);
 
 // Of a CTA on compute capability 9.0, less what a kernel has of fixed size.

@@ -9,8 +9,9 @@
 
 namespace tamis::device {
 
-// A kernel that was launched with the attribute below may start while its predecessor still runs. It must not
-// read what the predecessor writes, nor write what that one reads, before this returns.
+// A kernel that was launched early (core/launch.h, which sees to it that its code waits) may start while its
+// predecessor still runs. It must not read what the predecessor writes, nor write what that one reads, before
+// this returns.
 __device__ inline void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

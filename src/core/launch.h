@@ -21,8 +21,8 @@ struct Grid {
   dim3 blocks;
   int threads;
   int64_t shared_bytes = 0;
-  // The kernel calls wait_for_predecessor(): it may start while the one before it still runs. That needs
-  // compute capability 9.0; elsewhere the kernel simply starts later.
+  // The kernel calls wait_for_predecessor(): it may start while the one before it still runs. That needs code
+  // for compute capability 9.0; elsewhere the kernel simply starts later.
   bool early = false;
   unsigned cluster = 1;  // CTAs of one, along x; more need compute capability 9.0
 };
@@ -66,6 +66,31 @@ inline Status current_target(const char* what, Target* target) {
   return facts_of(target->device, what, &target->facts);
 }
 
+// The bit of a device in what is kept of a kernel; none where nothing is.
+inline uint64_t bit_of(int device) { return device < kKept ? uint64_t{1} << device : 0; }
+
+// Whether the code of a kernel waits for its predecessor. What a device has compiled for itself from PTX of
+// an earlier architecture does not, however new the device (core/device.cuh): started early, it would read
+// what is still being written. Asked once a kernel and device, as facts are.
+template <auto* kKernel>
+Status waits(const Target& target, const char* what, bool* does) {
+  static std::atomic<uint64_t> asked{0}, known_to{0};  // a bit a device
+  *does = false;
+  if (target.facts.major < 9) return {};
+  const uint64_t bit = bit_of(target.device);
+  if ((asked.load() & bit) != 0) {
+    *does = (known_to.load() & bit) != 0;
+    return {};
+  }
+  cudaFuncAttributes attributes{};
+  TAMIS_RETURN_IF_ERROR(
+      cuda_status(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kKernel)), what));
+  *does = attributes.ptxVersion >= 90;
+  if (*does) known_to.fetch_or(bit);
+  asked.fetch_or(bit);
+  return {};
+}
+
 // A kernel gets more than 48 KB of shared memory only where it was given leave. Always for the same number,
 // so that threads that launch one kernel side by side cannot lower it for each other.
 template <auto* kKernel>
@@ -85,15 +110,17 @@ Status launch(const Target& target, const Grid& grid, const Args& args, cudaStre
   if (large && grid.shared_bytes > facts.shared_bytes)
     return {Code::kUnsupported, text(name, ": needs ", grid.shared_bytes,
                                      " bytes of shared memory a CTA, this device has ", facts.shared_bytes)};
-  const uint64_t bit = device < kKept ? uint64_t{1} << device : 0;
+  const uint64_t bit = bit_of(device);
   if (large && (has_leave.load() & bit) == 0) {
     TAMIS_RETURN_IF_ERROR(give_leave<kKernel>(facts, name));
     has_leave.fetch_or(bit);
   }
 
+  bool early = false;
+  if (grid.early) TAMIS_RETURN_IF_ERROR(waits<kKernel>(target, name, &early));
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;
-  if (grid.early && facts.major >= 9) {
+  if (early) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -3,6 +3,8 @@
 #include <iterator>
 #include <span>
 
+#include "core/saturating.h"
+
 namespace tamis {
 namespace {
 
@@ -35,7 +37,7 @@ BasicTensorView<Data> dense(Data* data, DType dtype, std::span<const int64_t> sh
   for (int axis = view.rank - 1; axis >= 0; --axis) {
     view.shape[axis] = shape[axis];
     view.stride[axis] = step;
-    step *= view.shape[axis];
+    step = times(step, view.shape[axis]);
   }
   return view;
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/checks.h"
+#include "core/saturating.h"
 #include "diagnose/lines.h"
 #include "tamis/explain.h"
 
@@ -116,7 +117,7 @@ class Accountant {
   Totals totals_;
 };
 
-int64_t stored_bytes(const TensorView& t) { return t.present() ? t.elements() * dtype_bytes(t.dtype) : 0; }
+int64_t stored_bytes(const TensorView& t) { return times(t.elements(), dtype_bytes(t.dtype)); }
 
 WorkspaceAccount workspace(int64_t splits, int64_t total_q, const Shape& s) {
   if (splits == 1) return {.splits = 1, .partial_o = 0, .partial_ml = 0, .total = 0};

@@ -39,8 +39,12 @@ class Builder {
     const DeviceCandidates& c = a_.candidates;
     // Offsets and counts are judged also where there is not one entry.
     const bool listed = c.indices != nullptr || c.indptr != nullptr || c.count != nullptr;
-    // Ask for the candidates before anything else is known: the loads take as long as all that follows.
-    if (c.indices != nullptr && c.indptr == nullptr) stage(row_of(a_, -1, first_row_, nullptr));
+    // The candidates are asked for before their query block is found: the loads take as long as all that
+    // follows. But rows beyond the end of cu_q are not read. There are no fewer query blocks than all queries
+    // fill, so of a block among those, one number tells, which is under way while memory is cleared; of
+    // blocks of one query, that is every block. Others wait for find_frame().
+    const bool fixed = c.indices != nullptr && c.indptr == nullptr;
+    const int32_t queries = fixed ? a_.requests.cu_q[a_.requests.requests] : 0;
     for (int32_t i = thread(); i < static_cast<int32_t>(sizeof(DeviceCounts) / 4); i += threads())
       reinterpret_cast<int32_t*>(&s_.counts)[i] = 0;
     if (threadIdx.x == 0) {
@@ -52,8 +56,14 @@ class Builder {
     const int32_t words =
         a_.candidates.every_token ? 0 : static_cast<int32_t>(bitmap_words(a_.requests.max_kv_len, a_.block));
     for (int32_t w = thread(); w < words; w += threads()) bitmap_[w] = 0;
+    asked_ = fixed && int64_t{qb} * c.query_block < queries;
+    if (asked_) stage(row_of(a_, -1, first_row_, nullptr));
     frame_ = find_frame<kOneQuery>(a_, qb, bundle_ == 0, s_);
     if (frame_.request >= 0) {
+      if (fixed && !asked_) {
+        stage(row_of(a_, -1, first_row_, nullptr));
+        asked_ = true;
+      }
       if constexpr (kOneQuery) {
         const Sight s = sight_of_query(a_, frame_, frame_.first);
         const bool window = s.window_begin < s.window_end;
@@ -167,7 +177,7 @@ class Builder {
       const int32_t r = first_row_ + l;
       const Row raw = row_of(a_, frame_.request, r, &s_);
       if (l == 0) {
-        if (a_.candidates.indptr != nullptr) stage(raw);
+        if (!asked_) stage(raw);
         device::copies_done();
       }
       for_each_entry(l, raw, [&](int32_t i, int32_t e) {
@@ -270,7 +280,7 @@ class Builder {
   __device__ void gather(int32_t list) {
     const int32_t unit = a_.candidates.unit, end = limit(), r = first_row_ + list;
     const Row raw = row_of(a_, frame_.request, r, nullptr);
-    if (thread() == 0) counts_.raw += static_cast<int32_t>(raw.count);
+    if (thread() == 0) counts_.raw += raw.count;
     for_each_entry(list, raw, [&](int32_t i, int32_t e) {
       if (static_cast<uint32_t>(e) >= static_cast<uint32_t>(end)) {
         ++(e == -1 ? counts_.padding : counts_.invalid);
@@ -434,7 +444,7 @@ class Builder {
   }
   __device__ void add_up_entries() {
     DeviceCounts& sums = s_.counts;
-    add_up(counts_.raw, &sums.raw);
+    if (threadIdx.x == 0) sums.raw = counts_.raw;
     add_up(counts_.padding, &sums.padding);
     add_up(counts_.invalid, &sums.invalid);
     add_up(counts_.duplicates, &sums.duplicates);
@@ -452,10 +462,7 @@ class Builder {
     __syncthreads();
     const bool refused = s_.key != kNoOffence;
     if (threadIdx.x != 0) return;
-    DeviceCounts counts = s_.counts;
-    counts.gaps = counts.gaps > 0 ? counts.gaps - 1 : 0;
-    counts.unique = counts.raw - counts.padding - counts.invalid - counts.duplicates;
-    a_.out.counts[bundle_] = counts;
+    a_.out.counts[bundle_] = complete(s_.counts);
     a_.out.bundle[bundle_] = {.request = frame_.request,
                               .first_query = frame_.first,
                               .last_query = frame_.last,
@@ -477,6 +484,7 @@ class Builder {
   int64_t first_entry_;
   uint32_t *bitmap_, *rank_, *members_;
   int32_t *blocks_, *staged_;
+  bool asked_ = false;  // for the entries of the first list
   Frame frame_{-1, 0, 0, 0, 0, 0};
   Joined joined_{0, 0, 0, 0, false};
   DeviceCounts counts_{};

@@ -41,11 +41,24 @@ struct alignas(16) DeviceBundle {
   int64_t begin;      // first of its entries
 };
 
-// What a bundle adds to the statistics.
+// What a bundle adds to the statistics. Its lists may hold more entries than 32 bits count, each fewer.
 struct DeviceCounts {
-  int32_t raw, padding, invalid, duplicates, unique, future;
-  int32_t gaps, touched, selected, unused;
+  int64_t raw;
+  int32_t padding, invalid, duplicates, unique, future;
+  int32_t gaps, touched, selected;
 };
+
+// The counts with those that follow from others. Of more entries than 32 bits count, only `raw` is known:
+// sums of their kinds may have wrapped, so they are given as the most there is.
+TAMIS_HD inline DeviceCounts complete(DeviceCounts c) {
+  constexpr int32_t most = (int64_t{1} << 31) - 1;
+  c.gaps = c.gaps > 0 ? c.gaps - 1 : 0;
+  if (c.raw <= most)
+    c.unique = static_cast<int32_t>(c.raw) - c.padding - c.invalid - c.duplicates;
+  else
+    c.padding = c.invalid = c.duplicates = c.unique = c.future = most;
+  return c;
+}
 
 // What an index set was made by and for: it must not run with anything else, whose sizes could lead out of
 // memory and whose masks would reach pages that nobody judged.

@@ -391,6 +391,19 @@ TEST(CStep, BuffersAreJudgedBeforeTheDeviceIsAsked) {
     });
     r.buffers = whole;
   }
+  r.buffers.index = r.buffers.scratch;
+  r.each_refused(TAMIS_INVALID_ARGUMENT, "scratch: overlaps index");
+}
+
+TEST(CStep, AScaleThatFloatsDoNotHold) {
+  TAMIS_NEEDS_CUDA();
+  TestProblem t = step_problem();
+  t.problem.score.scale = -2.5e38;
+  const CProblem c(t.problem);
+  Ready r;
+  Error error;
+  EXPECT_EQ(tamis_cuda_plan_make(&c.problem, &r.options, r.plan, error), TAMIS_UNSUPPORTED);
+  EXPECT_TRUE(says(error, "scale: -2.5e+38 times log2(e) is no float32 number"));
 }
 
 TEST(CStep, TheRestThatTheHostCanSee) {

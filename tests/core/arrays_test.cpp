@@ -119,6 +119,22 @@ TEST(CheckArrays, JudgesNoCandidateAndNoPage) {
   EXPECT_TRUE(check(t.problem).ok());
 }
 
+// Also where 64 bits do not hold the number of elements.
+TEST(CheckValues, ElementsNeedMemory) {
+  for (const int64_t pages : {int64_t{1}, int64_t{1} << 30})
+    for (const auto& [name, member] : {std::pair{"k", &CacheView::k}, {"v", &CacheView::v}}) {
+      TestProblem t = good_paged();
+      EXPECT_TRUE(check_values(t.problem).ok());
+      TensorView& view = t.problem.cache.*member;
+      view = dense_view(nullptr, DType::kF32, {pages, 1 << 20, 1 << 8, 64});
+      const Status s = check_values(t.problem);
+      EXPECT_EQ(s.code(), Code::kInvalidArgument);
+      EXPECT_TRUE(says(s, std::string(name) + ": has elements but no memory"));
+      view.shape[1] = 0;
+      EXPECT_TRUE(check_values(t.problem).ok());
+    }
+}
+
 TEST(CountQueryBlocks, CutsEveryRequestOnItsOwn) {
   TestProblem t({.kv_len = {0, 0, 0, 0}, .q_len = {5, 0, 4, 1}});
   const auto blocks = [&](int64_t size) {

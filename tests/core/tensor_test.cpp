@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "support/problems.h"
@@ -42,6 +43,16 @@ TEST(TensorView, AbsentScalarAndEmpty) {
   const TensorView empty = dense_view(nullptr, DType::kI32, {3, 0, 2});
   EXPECT_TRUE(empty.present());
   EXPECT_EQ(empty.elements(), 0);
+}
+
+// Extents whose product 64 bits do not hold are many elements, not none.
+TEST(TensorView, MoreElementsThanThereCanBe) {
+  const int64_t most = std::numeric_limits<int64_t>::max(), half = int64_t{1} << 32;
+  EXPECT_EQ(dense_view(nullptr, DType::kF32, {half, half}).elements(), most);
+  EXPECT_EQ(dense_view(nullptr, DType::kF32, {half, half, half, half}).elements(), most);
+  EXPECT_EQ(dense_view(nullptr, DType::kF32, {most, 1}).elements(), most);
+  EXPECT_EQ(dense_view(nullptr, DType::kF32, {most, most, 0}).elements(), 0);
+  EXPECT_EQ(dense_view(nullptr, DType::kF32, {half, half, half}).stride[0], most);
 }
 
 TEST(TensorView, DenseIsRowMajor) {

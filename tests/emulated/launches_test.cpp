@@ -20,7 +20,7 @@ namespace {
 using namespace testing;  // NOLINT: the vocabulary of support/
 
 struct Calls {
-  int get_device = 0, attribute = 0, function = 0, launch = 0, early = 0;
+  int get_device = 0, attribute = 0, code = 0, function = 0, launch = 0, early = 0;
   bool operator==(const Calls&) const = default;
 };
 
@@ -36,6 +36,7 @@ struct Runtime {
   Calls calls;
   Launched last;
   std::map<int, int> major, shared;                               // of a device; absent: 9, and 227 KB
+  std::map<int, int> ptx;                                         // of the code it runs; absent: 90
   std::set<std::pair<int, const void*>> may;                      // kernels that may take all shared memory
   cudaError_t get_device = cudaSuccess, attribute = cudaSuccess;  // what it answers
 
@@ -74,6 +75,15 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
   return runtime.attribute;
 }
 
+cudaError_t __wrap_cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  const std::lock_guard lock(runtime.mutex);
+  ++runtime.calls.code;
+  *attributes = {};
+  attributes->ptxVersion = runtime.of(runtime.ptx, current_device, 90);
+  attributes->binaryVersion = 10 * runtime.of(runtime.major, current_device, 9);
+  return runtime.attribute;
+}
+
 cudaError_t __wrap_cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   std::this_thread::sleep_for(std::chrono::milliseconds(5));  // others get by, if anything lets them
   const std::lock_guard lock(runtime.mutex);
@@ -109,7 +119,7 @@ struct Kind {
   cuda::StepOptions options{};
 };
 
-// A step whose buffers lie on the host, where nobody looks into them.
+// A step whose buffers lie somewhere: nobody looks into them.
 struct Prepared {
   explicit Prepared(const Kind& kind = {})
       : made({.kv_len = {64, 64},
@@ -130,8 +140,14 @@ struct Prepared {
     const Shape s = *describe(made.problem);
     out.resize(static_cast<size_t>(s.total_q * s.q_heads * s.v_head_dim));
     view.out = mutable_view(out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim});
-    char* place = line;
-    buffers = {place, place + 256, place + 512, plan.bytes};
+    place();
+  }
+  void place() {  // one behind the other
+    const uintptr_t control = uintptr_t{1} << 20,
+                    index = control + static_cast<uintptr_t>(plan.bytes.control),
+                    scratch = index + static_cast<uintptr_t>(plan.bytes.index);
+    const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    buffers = {at(control), at(index), at(scratch), plan.bytes};
   }
   Status step() const { return cuda::step(plan, made.problem, view, buffers, nullptr); }
 
@@ -139,14 +155,13 @@ struct Prepared {
   cuda::StepPlan plan;
   std::vector<float> out;
   OutView view;
-  alignas(256) char line[768];
   cuda::StepBuffers buffers;
 };
 
 // Of a first and of later steps: the device is asked for at each of the three launches, its two facts once,
-// and decode alone needs leave for its shared memory.
-constexpr Calls kFirst{.get_device = 3, .attribute = 2, .function = 1, .launch = 3, .early = 3};
-constexpr Calls kLater{.get_device = 3, .attribute = 0, .function = 0, .launch = 3, .early = 3};
+// what its code was compiled for once a kernel, and decode alone needs leave for its shared memory.
+constexpr Calls kFirst{.get_device = 3, .attribute = 2, .code = 3, .function = 1, .launch = 3, .early = 3};
+constexpr Calls kLater{.get_device = 3, .attribute = 0, .code = 0, .function = 0, .launch = 3, .early = 3};
 
 Calls calls_of(const Prepared& p, int device, Code code = Code::kOk) {
   current_device = device;
@@ -167,7 +182,7 @@ TEST(Launches, ADeviceIsAskedOnce) {
 
 TEST(Launches, BeyondTheDevicesThatAreKept) {
   const Prepared p;
-  const Calls each{.get_device = 3, .attribute = 6, .function = 1, .launch = 3, .early = 3};
+  const Calls each{.get_device = 3, .attribute = 6, .code = 3, .function = 1, .launch = 3, .early = 3};
   for (const int device : {64, 100, 64}) EXPECT_EQ(calls_of(p, device), each) << device;
 }
 
@@ -177,6 +192,25 @@ TEST(Launches, NoEarlyStartBefore90) {
   EXPECT_EQ(calls_of(p, 11).early, 0);
   EXPECT_EQ(calls_of(p, 11).early, 0);
   EXPECT_EQ(calls_of(p, 12).early, 3);
+  EXPECT_EQ(calls_of(p, 11).code, 0) << "nothing to ask";
+}
+
+// Code that a device has compiled for itself from PTX of 8.0 does not wait for its predecessor.
+TEST(Launches, NoEarlyStartOfCodeThatDoesNotWait) {
+  const Prepared p;
+  for (const auto& [device, major] : {std::pair{13, 9}, {14, 10}, {15, 12}}) {
+    runtime.major[device] = major;
+    runtime.ptx[device] = 80;
+    const Calls first = calls_of(p, device), later = calls_of(p, device);
+    EXPECT_EQ(first.early + later.early, 0) << major;
+    EXPECT_EQ(first.code, 3);
+    EXPECT_EQ(later.code, 0);
+  }
+  runtime.major[16] = 10;
+  runtime.ptx[16] = 100;
+  EXPECT_EQ(calls_of(p, 16).early, 3);
+  EXPECT_EQ(calls_of(p, 13).early, 0) << "what is known is of a device";
+  EXPECT_EQ(calls_of(p, 16), kLater);
 }
 
 // What a CTA may have on devices of compute capability 8.6, 8.9 and 12.x; and less than on any from 8.0 on.
@@ -314,7 +348,7 @@ TEST(Launches, TheLongestRequestsWithWideLists) {
     p.made.problem.candidates.indices.shape[1] = width;
     Result<cuda::StepPlan> plan = cuda::plan_step(p.made.problem, {.block = 16});
     if (plan.ok()) p.plan = std::move(*plan);
-    p.buffers.bytes = p.plan.bytes;
+    p.place();
     return std::pair{plan.ok(), cuda::step(p.plan, p.made.problem, p.view, p.buffers, nullptr)};
   };
   for (const auto& [device, tokens] : {std::pair{67, int64_t{14'800'000}}, {66, int64_t{6'400'000}}})

@@ -63,6 +63,24 @@ TEST(EmulatedNormalize, OffsetsOfNoEntries) {
   }
 }
 
+// Lists of one bundle may hold more entries than 32 bits count.
+TEST(EmulatedNormalize, CountsOfMoreEntriesThanThirtyTwoBitsHold) {
+  const int64_t most = INT32_MAX;
+  index::DeviceCounts c{};
+  c.raw = most, c.padding = 5, c.invalid = 1, c.duplicates = 2, c.gaps = 3, c.touched = 4;
+  const index::DeviceCounts few = index::complete(c);
+  EXPECT_EQ(few.raw, most);
+  EXPECT_EQ(few.unique, most - 8);
+  EXPECT_EQ(few.padding, 5);
+  EXPECT_EQ(few.gaps, 2);
+  c.raw = most + 1, c.padding = -7;
+  const index::DeviceCounts many = index::complete(c);
+  EXPECT_EQ(many.raw, most + 1);
+  for (const int32_t n : {many.padding, many.invalid, many.duplicates, many.unique, many.future})
+    EXPECT_EQ(n, most);
+  EXPECT_EQ(many.touched, 4);
+}
+
 // As many entries are staged as there is room for.
 TEST(EmulatedNormalize, WithFewEntriesStaged) {
   int64_t fewer = 0;

@@ -1,6 +1,7 @@
 // plan_step(): what can be said of a device step without a device.
 #include <gtest/gtest.h>
 
+#include "attention/step_support.h"
 #include "cuda/steps.h"
 
 namespace tamis {
@@ -159,6 +160,86 @@ TEST(StepPlan, OptionsThatAreNone) {
   for (const double density : {kNaN, kInf, 1.5}) refused("density", {.density = density});
   for (const double density : {-kInf, -1.0, 0.0, 1.0})
     EXPECT_TRUE(cuda::plan_step(t.problem, {.density = density}).ok()) << density;
+}
+
+// In float32 the scale is multiplied by log2(e).
+TEST(StepPlan, ScalesThatFloatsHold) {
+  TestProblem t = decode(2);
+  for (const cuda::Engine engine : {cuda::Engine::kDecode, cuda::Engine::kPrefill})
+    for (const double sign : {1, -1}) {
+      for (const double scale : {2.37e38, 3.4e38, 3.5e38, 1e300, 1e-39}) {
+        t.problem.score.scale = sign * scale;
+        const Status s = cuda::plan_step(t.problem, {.engine = engine}).status();
+        EXPECT_STREQ(code_name(s.code()), "unsupported") << sign * scale;
+        EXPECT_EQ(s.message().rfind("scale: ", 0), 0u) << s.message();
+      }
+      for (const double scale : {2.35e38, 1e-37, 0.0}) {
+        t.problem.score.scale = sign * scale;
+        EXPECT_TRUE(cuda::plan_step(t.problem, {.engine = engine}).ok()) << sign * scale;
+      }
+    }
+}
+
+// Strides whose products would not fit 64 bits.
+TEST(StepPlan, StridesBeyondAnyMemory) {
+  const auto refused = [](const char* name, TestProblem&& t, auto tensor, int axis) {
+    for (const int64_t stride : {INT64_MAX - 7, INT64_MIN, int64_t{1} << 60, -(int64_t{1} << 60)}) {
+      tensor(t.problem).stride[axis] = stride;
+      const Status s = cuda::plan_step(t.problem).status();
+      EXPECT_STREQ(code_name(s.code()), "invalid_argument") << name << ", " << stride;
+      EXPECT_EQ(s.message().rfind(std::string(name) + ": ", 0), 0u) << s.message();
+    }
+  };
+  for (const int axis : {0, 1}) {
+    refused(
+        "q", decode(2), [](Problem& p) -> TensorView& { return p.query.q; }, axis);
+    refused(
+        "k", decode(2), [](Problem& p) -> TensorView& { return p.cache.k; }, axis);
+    refused(
+        "v", decode(2), [](Problem& p) -> TensorView& { return p.cache.v; }, axis);
+  }
+  refused(
+      "page_table", decode(2), [](Problem& p) -> TensorView& { return p.cache.page_table; }, 0);
+  refused(
+      "cand_indices", decode(2), [](Problem& p) -> TensorView& { return p.candidates.indices; }, 0);
+
+  std::vector<float> out(2 * 8 * 64);
+  OutView view;
+  view.out = mutable_view(out.data(), DType::kF32, {2, 8, 64});
+  view.lse = mutable_view(out.data(), DType::kF32, {2, 8});
+  EXPECT_TRUE(cuda::supports(view).ok());
+  for (MutableTensorView* t : {&view.out, &view.lse}) {
+    const int64_t stride = std::exchange(t->stride[0], INT64_MAX - 7);
+    EXPECT_STREQ(code_name(cuda::supports(view).code()), "invalid_argument");
+    t->stride[0] = stride;
+  }
+}
+
+TEST(StepPlan, BuffersThatOverlap) {
+  const cuda::StepPlan plan = plan_of(decode(2));
+  const auto at = [](int64_t address) { return reinterpret_cast<void*>(address); };
+  const auto judged = [&](int64_t control, int64_t index, int64_t scratch) {
+    cuda::StepSizes bytes = plan.bytes;
+    bytes.control += 1 << 20;  // there is more than a step uses
+    return cuda::check_buffers(plan, {at(control), at(index), at(scratch), bytes});
+  };
+  const int64_t base = 1 << 24, index = plan.bytes.index, scratch = plan.bytes.scratch;
+  EXPECT_TRUE(judged(base, base + plan.bytes.control, base + plan.bytes.control + index).ok());
+  EXPECT_TRUE(judged(base + index + scratch, base + scratch, base).ok());
+  const struct {
+    const char* words;
+    Status status;
+  } overlaps[] = {
+      {"index: overlaps control", judged(base, base, base + (1 << 28))},
+      {"scratch: overlaps control", judged(base, base + (1 << 28), base)},
+      {"scratch: overlaps index", judged(base - (1 << 22), base, base)},
+      {"scratch: overlaps index", judged(base - (1 << 22), base, base + (index - 1) / 256 * 256)},
+      {"scratch: overlaps index", judged(base - (1 << 22), base + (scratch - 1) / 256 * 256, base)},
+      {"scratch: overlaps control", judged(base + (scratch - 1) / 256 * 256, base + (1 << 28), base)}};
+  for (const auto& o : overlaps) {
+    EXPECT_STREQ(code_name(o.status.code()), "invalid_argument") << o.words;
+    EXPECT_TRUE(says(o.status, o.words)) << o.status.message();
+  }
 }
 
 TEST(StepPlan, RowsMustFitTheIndexHeads) {

@@ -1,5 +1,6 @@
 // The decode kernel's own code on the host, where copies know what alignment is.
 #include "emulated/steps/set.h"
+#include "support/mapped.h"
 
 namespace tamis {
 namespace {
@@ -85,6 +86,62 @@ TEST(EmulatedDecode, TheStrideOfASingleRow) {
       set.prepare(t.problem);
       EXPECT_TRUE(set.runs(t.problem)) << cuda::engine_name(engine) << ", " << cuda::load_name(load);
     }
+}
+
+// The same of a single query.
+TEST(EmulatedDecode, TheStrideOfASingleQuery) {
+  for (const cuda::Engine engine : {cuda::Engine::kDecode, cuda::Engine::kPrefill})
+    for (const int64_t stride : {int64_t{257}, int64_t{258}, INT64_MAX, INT64_MAX - 7, INT64_MIN}) {
+      TestProblem t(small_spec(64, {70}, {1}));
+      t.all();
+      t.problem.query.q.stride[0] = stride;
+      const Result<cuda::StepPlan> plan = cuda::plan_step(t.problem, {.engine = engine});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      Set set(*plan);
+      set.prepare(t.problem);
+      EXPECT_TRUE(set.runs(t.problem)) << cuda::engine_name(engine) << ", " << stride;
+    }
+}
+
+// A refused batch: rows become NaN but for those whose slot was reused, whose request is found by cu_q; also
+// where that is in no order, and nothing behind its end is read.
+TEST(EmulatedDecode, ARefusedBatchWithSlots) {
+  constexpr int32_t kRequests = 9;
+  const std::vector<int32_t> queries{0, 2, 0, 1, 1, 0, 0, 3, 0};
+  for (const bool in_order : {true, false}) {
+    TestProblem t(small_spec(64, std::vector<int32_t>(kRequests, 40), queries));
+    t.problem.candidates.unit = 16;
+    t.fixed(Rows(7, {0}));
+    const cuda::StepPlan plan = *cuda::plan_step(t.problem);
+    t.problem.candidates.indices.shape[0] = 7;
+    in_order ? void(t.kv_len()[4] = -5) : void(t.cu_q() = {0, 9, -4, INT32_MIN, 3, INT32_MAX, 1, 0, 7, 5});
+    const WalledCopy cu_q(t.cu_q().data(), sizeof(int32_t) * (kRequests + 1));
+    t.problem.query.cu_q.data = cu_q.data();
+    Set set(plan);
+    set.prepare(t.problem);
+    ASSERT_EQ(static_cast<const DeviceControl*>(set.buffers.control)->verdict.code,
+              static_cast<int32_t>(Code::kInvalidArgument));
+    const std::vector<int32_t> slot{0, 1, 2, 3, 4, 5, 6, 7, 8};
+    std::vector<uint32_t> live(kRequests, 1), generation = live;
+    live[3] = live[7] = live[8] = 2;
+    const Shape s = *describe(t.problem);
+    std::vector<float> out(static_cast<size_t>(s.total_q * s.q_heads * s.v_head_dim), 1.f);
+    OutView view;
+    view.out = mutable_view(out.data(), DType::kF32, {s.total_q, s.q_heads, s.v_head_dim});
+    view.slots = {.slot = dense_view(slot.data(), DType::kI32, {kRequests}),
+                  .generation = dense_view(generation.data(), DType::kU32, {kRequests}),
+                  .live_generation = dense_view(live.data(), DType::kU32, {kRequests})};
+    ASSERT_EQ(emulate_decode({DType::kBF16, 64, plan.columns, false, plan.ring},
+                             cuda::decode_args(plan, t.problem, s, view, set.buffers, nullptr),
+                             {.tasks = plan.tasks, .column_tiles = plan.column_tiles}, 1),
+              "");
+    if (!in_order) continue;
+    const int64_t row = s.q_heads * s.v_head_dim;
+    for (int64_t i = 0; i < s.total_q * row; ++i) {
+      const int64_t query = i / row;  // the third is of request 3, the last three are of request 7
+      ASSERT_EQ(std::isnan(out[static_cast<size_t>(i)]), query != 2 && query < 4) << "query " << query;
+    }
+  }
 }
 
 }  // namespace

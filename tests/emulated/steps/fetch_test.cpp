@@ -5,6 +5,14 @@
 
 #include "emulated/steps/set.h"
 
+namespace {
+
+// What is answered to whoever asks for a capture.
+cudaError_t asked = cudaSuccess;
+cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t __wrap_cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
@@ -13,8 +21,8 @@ cudaError_t __wrap_cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 }
 cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t __wrap_cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+  *status = capture;
+  return asked;
 }
 }
 
@@ -53,6 +61,26 @@ TEST_F(EmulatedFetch, AStepComesBack) {
   ASSERT_EQ(static_cast<int64_t>(got->bundles.size()), plan_.bundles);
   EXPECT_EQ(got->bundles[0].blocks.size(), got->bundles[0].slots.size());
   EXPECT_FALSE(got->tasks.empty());
+}
+
+// Also where it is another stream that is being captured, whose work the default one would wait for.
+TEST_F(EmulatedFetch, NotWhileAStreamIsCaptured) {
+  step();
+  const auto expect = [&](const char* code) {
+    const Status poll = cuda::poll(plan_, buffers_, nullptr);
+    EXPECT_STREQ(code_name(poll.code()), code) << poll.message();
+    const Status fetch = cuda::fetch(plan_, buffers_, nullptr).status();
+    EXPECT_STREQ(code_name(fetch.code()), code) << fetch.message();
+  };
+  capture = cudaStreamCaptureStatusActive;
+  expect("not_capturable");
+  capture = cudaStreamCaptureStatusNone;
+  asked = cudaErrorStreamCaptureImplicit;
+  expect("not_capturable");
+  asked = cudaErrorInvalidResourceHandle;
+  expect("device_error");
+  asked = cudaSuccess;
+  expect("ok");
 }
 
 // Index and scratch may hold anything before a step.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "emulated/steps/step.h"
+#include "support/mapped.h"
 
 namespace tamis {
 namespace {
@@ -78,6 +79,40 @@ TEST(EmulatedNormalizeSteps, ManyRequests) {
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     expect_same_of_all_sizes(t.problem, *plan);
   }
+}
+
+// Candidate rows, counts and offsets behind the end of cu_q lie behind a wall, whether blocks are of one
+// query or of several, of which fewer may fill one.
+TEST(EmulatedNormalizeSteps, RowsBeyondTheEndAreNotRead) {
+  struct Case {
+    int64_t query_block;
+    std::vector<int32_t> cu_q;  // of as many as three requests of five queries
+    int64_t rows;
+  };
+  for (const Case& c : {Case{1, {0, 5, 7, 7}, 7}, Case{1, {0, 0, 0, 0}, 0}, Case{4, {0, 1, 2, 3}, 3},
+                        Case{4, {0, 5, 5, 5}, 2}, Case{4, {0, 0, 0, 4}, 1}})
+    for (const bool csr : {false, true}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "blocks of " << c.query_block << ", " << c.rows << " rows" << (csr ? ", CSR" : ""));
+      TestProblem t(small_spec(64, {70, 70, 70}, {5, 5, 5}));
+      CandidateView& view = t.problem.candidates;
+      view.query_block = c.query_block;
+      const size_t rows = c.query_block == 1 ? 15 : 6;
+      const Rows lists(rows, {0, 7, 33});
+      csr ? t.csr(lists) : t.fixed(lists, std::vector<int32_t>(rows, 3));
+      const cuda::StepPlan plan = *cuda::plan_step(t.problem, {.block = 16});
+      t.cu_q() = c.cu_q;
+      std::string error;
+      const std::vector<char> want = index_of(t.problem, plan, 64, &error);
+      ASSERT_EQ(error, "");
+      const WalledCopy indices(view.indices.data, static_cast<size_t>(c.rows) * 3 * 4),
+          others(csr ? view.indptr.data : view.count.data,
+                 static_cast<size_t>(c.rows + (csr ? 1 : 0)) * (csr ? dtype_bytes(view.indptr.dtype) : 4));
+      view.indices.data = indices.data();
+      (csr ? view.indptr : view.count).data = others.data();
+      EXPECT_EQ(index_of(t.problem, plan, 64, &error), want);
+      EXPECT_EQ(error, "");
+    }
 }
 
 }  // namespace

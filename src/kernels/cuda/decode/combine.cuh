@@ -94,9 +94,17 @@ __device__ inline void refuse(const DecodeArgs& a, bool all) {
   const int64_t ctas = int64_t{gridDim.x} * gridDim.y, cta = blockIdx.x + int64_t{blockIdx.y} * gridDim.x;
   for (int64_t r = cta; r < rows; r += ctas) {
     const int64_t query = r / a.q.q_heads, head = r % a.q.q_heads;
-    if (a.out.slots.slot != nullptr) {
+    if (a.out.slots.slot != nullptr && a.out.requests > 0) {
+      // The first request that ends behind the query, or the last. cu_q may be in no order: then it is some
+      // request, found by offsets that there are.
       int32_t request = 0;
-      while (request + 1 < a.out.requests && a.q.cu_q[request + 1] <= query) ++request;
+      for (int32_t last = a.out.requests - 1; request < last;) {
+        const int32_t middle = request + (last - request) / 2;
+        if (a.q.cu_q[middle + 1] <= query)
+          request = middle + 1;
+        else
+          last = middle;
+      }
       if (is_stale(a.out.slots, request)) continue;
     }
     const float4 nan = make_float4(NAN, NAN, NAN, NAN);
