@@ -5,6 +5,14 @@
 namespace tamis::cuda {
 namespace {
 
+// Whether this build holds machine code of sm_90a: no other has the kernel's instructions, and it would do
+// nothing.
+#ifdef TAMIS_SM_90A
+constexpr bool kBuilt = true;
+#else
+constexpr bool kBuilt = false;
+#endif
+
 // CTAs that stay: one a multiprocessor.
 Status count_ctas(const device::Target& target, unsigned* ctas) {
   int count = 0, minor = 0;
@@ -16,6 +24,9 @@ Status count_ctas(const device::Target& target, unsigned* ctas) {
   if (major != 9 || minor != 0)
     return {Code::kUnsupported, text("prefill: compute capability ", major, ".", minor,
                                      "; nearest: 9.0 (engine decode runs on 8.0 and later)")};
+  if (!kBuilt)
+    return {Code::kUnsupported,
+            "prefill: a build without sm_90a (CMAKE_CUDA_ARCHITECTURES); nearest: engine decode"};
   *ctas = static_cast<unsigned>(count);
   return {};
 }
